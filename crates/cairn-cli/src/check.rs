@@ -16,6 +16,7 @@ pub(crate) mod self_test;
 pub(crate) mod trial;
 pub(crate) mod watch;
 use cairn_agent::model::error::why;
+use cairn_platform::elf::{Loader, loader};
 use cairn_posix::process::decisions::{self, PAST, WIDE};
 use clap::Args;
 use serde::Serialize;
@@ -225,7 +226,7 @@ pub fn out_of_reach(name: &OsStr) -> Option<&'static str> {
     let mut bytes = vec![0; HEAD_BYTES];
     let count = file.read(&mut bytes).ok()?;
     bytes.truncate(count);
-    if elf::names_interpreter(&bytes) != Some(false) {
+    if loader(&bytes) != Some(Loader::Kernel) {
         return None;
     }
     file.read_to_end(&mut bytes).ok()?;

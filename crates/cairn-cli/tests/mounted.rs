@@ -6,7 +6,7 @@
 
 mod common;
 
-use common::{Sandbox, eventually, kill};
+use common::{Ran, Sandbox, eventually, kill};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -25,6 +25,18 @@ fn can_mount() -> bool {
     }
     println!("left out: only root can mount here, and /dev/fuse must be there");
     false
+}
+
+/// Process ids of the keepers or servers of mounts that have `word` as an argument.
+fn pids(role: &str, word: &str) -> Vec<i64> {
+    let listed = fs::read_dir("/proc").expect("lists").flatten();
+    let pids = listed.filter_map(|entry| {
+        let line = fs::read(entry.path().join("cmdline")).ok()?;
+        let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+        let is_one = words.contains(&role.as_bytes()) && words.contains(&word.as_bytes());
+        is_one.then(|| entry.file_name().to_str()?.parse().ok())?
+    });
+    pids.collect()
 }
 
 /// A store that an earlier run has left, mounted.
@@ -64,18 +76,7 @@ impl Mounted {
 
     /// Process ids of the keeper or the server of this mount.
     fn pids(&self, role: &str) -> Vec<i64> {
-        let store = self.sandbox.store(JOB);
-        let is_one = |words: &[&[u8]]| {
-            words.contains(&role.as_bytes())
-                && words.contains(&store.as_os_str().as_encoded_bytes())
-        };
-        let listed = fs::read_dir("/proc").expect("lists").flatten();
-        let pids = listed.filter_map(|entry| {
-            let line = fs::read(entry.path().join("cmdline")).ok()?;
-            let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
-            is_one(&words).then(|| entry.file_name().to_str()?.parse().ok())?
-        });
-        pids.collect()
+        pids(role, self.sandbox.store(JOB).to_str().expect("UTF-8"))
     }
 
     /// Kills the only process of this role, and waits until it is gone.
@@ -537,11 +538,33 @@ fn wrong_places_are_refused_and_say_why() {
 
 /// Builds a program without dynamic linker; None, and says so, if this machine cannot.
 fn static_program(sandbox: &Sandbox) -> Option<PathBuf> {
-    const SOURCE: &str = "#include <stdio.h>\n\
-        int main(int n, char **words) {\n\
-        \x20   FILE *file = fopen(words[1], \"w\");\n\
-        \x20   return !file || fputs(words[2], file) < 0 || fclose(file) != 0;\n\
-        }\n";
+    const SOURCE: &str = r#"
+        #include <errno.h>
+        #include <fcntl.h>
+        #include <stdio.h>
+        #include <stdlib.h>
+        #include <string.h>
+        #include <unistd.h>
+        int main(int n, char **words) {
+            const char *verb = words[1];
+            if (!strcmp(verb, "put")) {
+                FILE *file = fopen(words[2], "w");
+                return !file || fputs(words[3], file) < 0 || fclose(file) != 0;
+            }
+            if (!strcmp(verb, "say")) return dprintf(1, "%s\n", words[2]) < 0;
+            if (!strcmp(verb, "copy")) {
+                char bytes[64];
+                ssize_t length = read(0, bytes, atoi(words[2]));
+                return length < 0 || write(1, bytes, length) != length;
+            }
+            if (!strcmp(verb, "seek")) return lseek(1, 0, SEEK_CUR) != -1 || errno != ESPIPE;
+            for (int line = 0; line < atoi(words[2]); line++) {
+                if (dprintf(1, "%d\n", line) < 0) return 1;
+                usleep(20000);
+            }
+            return 0;
+        }
+    "#;
     let (source, program) = (sandbox.work().join("put.c"), sandbox.work().join("put"));
     fs::write(&source, SOURCE).expect("writes");
     let built = plain(&["cc", "-static", "-o"]).arg(&program).arg(&source).output().expect("runs");
@@ -550,6 +573,168 @@ fn static_program(sandbox: &Sandbox) -> Option<PathBuf> {
         return None;
     }
     Some(program)
+}
+
+/// A job that is mounted at its prefix while it runs, and a static program.
+struct Static {
+    sandbox: Sandbox,
+    program: String,
+    prefix: String,
+}
+
+impl Static {
+    /// None if this machine cannot have one.
+    fn new() -> Option<Static> {
+        if !can_mount() {
+            return None;
+        }
+        let sandbox = Sandbox::new();
+        let text = |path: PathBuf| path.to_str().expect("UTF-8").to_string();
+        let program = text(static_program(&sandbox)?);
+        let prefix = text(sandbox.work().join("prefix"));
+        Some(Static { sandbox, program, prefix })
+    }
+
+    /// Command that runs `script`, in which `$put` is the program and `$at` the prefix.
+    fn command(&self, script: &str) -> Command {
+        let out = self.sandbox.out();
+        let out = out.to_str().expect("UTF-8");
+        let run = ["run", "--job", JOB, "--fresh", "--mount-fuse", "--persist", out];
+        let command = ["--mount", &self.prefix, "--", "bash", "-euc", script];
+        let mut command = self.sandbox.command(&[&run[..], &command[..]].concat());
+        command.env("put", &self.program).env("at", &self.prefix);
+        command
+    }
+
+    fn run(&self, script: &str) -> Ran {
+        Ran::of(self.command(script).output().expect("runs"), script.to_string())
+    }
+}
+
+#[test]
+fn static_program_shares_the_files_that_its_parent_opened() {
+    let Some(test) = Static::new() else { return };
+    test.run(
+        r#"
+        (echo head; "$put" say body; echo foot; "$put" seek; "$put" say end) > "$at/out"
+        "$put" say more >> "$at/out"
+        printf abcdefgh > "$at/in"
+        (read -rn 2 a; "$put" copy 3; read -rn 2 b; "$put" copy 9; echo " $a $b") < "$at/in"
+        env "$put" say found > "$at/searched"
+        cp "$put" "$at/stored"
+        "$at/stored" say stored > "$at/memory"
+        printf '#!%s say
+' "$put" > script
+        chmod +x script
+        ./script > "$at/scripted"
+        ("$put" lines 20 & "$put" lines 20; wait) > "$at/both"
+        test "$(wc -l < "$at/both")" = 40
+        "#,
+    )
+    .succeeds()
+    .prints(
+        "cdeh ab fg
+",
+    );
+    let drained = |name: &str| test.sandbox.drained(name);
+    assert_eq!(
+        drained("out"),
+        "head
+body
+foot
+end
+more
+"
+    );
+    assert_eq!(
+        (drained("searched"), drained("memory")),
+        (
+            "found
+"
+            .into(),
+            "stored
+"
+            .into()
+        )
+    );
+    assert_eq!(
+        drained("scripted"),
+        "./script
+"
+    );
+}
+
+#[test]
+fn static_program_is_where_its_parent_is() {
+    let Some(test) = Static::new() else { return };
+    test.run(
+        r#"
+        mkdir "$at/below"
+        cd "$at/below"
+        "$put" put here text
+        cat here
+        "#,
+    )
+    .succeeds()
+    .prints("text");
+    assert_eq!(test.sandbox.drained("below/here"), "text");
+}
+
+#[test]
+fn program_that_cannot_be_executed_leaves_its_parent_as_it_was() {
+    let Some(test) = Static::new() else { return };
+    let python = r#"
+import os
+at = os.environ['at']
+os.mkdir(at + '/below')
+os.chdir(at + '/below')
+number = os.open('kept', os.O_RDWR | os.O_CREAT)
+os.set_inheritable(number, True)
+os.write(number, b'one ')
+try:
+    os.execv(os.environ['put'], ['put', 'x' * 4000000])
+except OSError as error:
+    assert error.errno == 7, error
+os.write(number, b'two')
+assert os.lseek(number, 0, os.SEEK_SET) == 0 and os.read(number, 9) == b'one two'
+open('beside', 'w').write(os.getcwd())
+"#;
+    fs::write(test.sandbox.work().join("fails.py"), python).expect("writes");
+    test.run("python3 fails.py").succeeds();
+    assert_eq!(test.sandbox.drained("below/kept"), "one two");
+    assert_eq!(test.sandbox.drained("below/beside"), format!("{}/below", test.prefix));
+}
+
+#[test]
+fn static_program_writes_on_when_the_server_is_killed_and_its_own_death_is_told() {
+    let Some(test) = Static::new() else { return };
+    let script = r#"("$put" lines 60; echo end) > "$at/out"; timeout -s KILL 0.3 "$put" lines 90 > "$at/killed" || true"#;
+    let running = test.command(script).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let running = running.expect("starts");
+    let servers = || pids("mount-server", &test.prefix);
+    for _ in 0..3 {
+        eventually("a server runs", || servers().len() == 1);
+        let [server] = servers()[..] else { panic!("one server") };
+        thread::sleep(Duration::from_millis(150));
+        kill("KILL", server);
+        eventually("it dies", || !servers().contains(&server));
+    }
+    let ran = Ran::of(running.wait_with_output().expect("runs"), script.to_string());
+    let expected: String = (0..60)
+        .map(|line| {
+            format!(
+                "{line}
+"
+            )
+        })
+        .collect();
+    assert_eq!(
+        test.sandbox.drained("out"),
+        expected
+            + "end
+"
+    );
+    assert!(ran.stderr.contains("killed"), "{}", ran.stderr);
 }
 
 #[test]
@@ -563,7 +748,7 @@ fn static_program_writes_into_the_store_of_a_run_with_a_mount() {
     let prefix = prefix.to_str().expect("UTF-8");
     let out = sandbox.out();
     let out = out.to_str().expect("UTF-8");
-    let script = format!("{} {prefix}/made static && cat {prefix}/made", program.display());
+    let script = format!("{} put {prefix}/made static && cat {prefix}/made", program.display());
     let run = ["run", "--job", JOB, "--mount", prefix, "--persist", out];
     let with = |more: &[&str]| {
         let command = ["--", "bash", "-c", &script];

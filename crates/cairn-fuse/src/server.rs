@@ -10,17 +10,19 @@
 
 mod dispatch;
 mod file_attributes;
+mod inherited;
 mod names;
 mod transfer;
 
 use cairn_core::{
     Attributes, Caller, Credentials, HandleId, InodeId, OpenOptions, Opened, SlotId, Timestamp,
 };
+use cairn_platform::sys;
 use cairn_posix::mount::{self, Mount};
-use cairn_posix::process::server as files;
+use cairn_posix::process::{handover, server as files};
 use cairn_posix::{Errno, Result};
 use fuser::{FileHandle, FopenFlags, INodeNo, Request, SessionACL};
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -28,6 +30,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use inherited::Inherited;
 use transfer::ReadBuffers;
 
 use crate::answers::Answers;
@@ -90,8 +93,11 @@ pub fn serve(
         // Before files are closed: the slot of the dead server must not be the last that has one.
         mount.reap_gone();
     }
+    let store = sys::c_path(&service.store).map_err(|errno| as_error(errno.into()))?;
     let server = Server {
         mount,
+        store: handover::store_name(&store).map_err(as_error)?.as_ref().to_owned(),
+        inherited: Inherited::new(start),
         keeper: service.keeper,
         start,
         locks: Arc::default(),
@@ -120,6 +126,9 @@ pub fn serve(
 
 struct Server {
     mount: &'static Mount,
+    /// What programs of the job know the store by.
+    store: CString,
+    inherited: Inherited,
     keeper: SlotId,
     start: Start,
     locks: Arc<Locks>,
@@ -282,8 +291,17 @@ impl Server {
         Ok((self.mount.fs().attributes(opened.inode)?, opened_for))
     }
 
+    /// Notes that the kernel closes a file.
+    fn release(&self, number: FileHandle) {
+        let opened = handle(number);
+        match inherited::is_inherited(number) {
+            true => self.inherited.close(opened, || self.let_go(opened)),
+            false => self.let_go(opened),
+        }
+    }
+
     /// Drops both references to a description.
-    fn release(&self, opened: HandleId) {
+    fn let_go(&self, opened: HandleId) {
         self.locks.end_of(opened);
         WRITERS.close(opened);
         let own = files::release(self.mount, self.mount.slot(), opened);

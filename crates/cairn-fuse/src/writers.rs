@@ -24,6 +24,14 @@ struct Writers {
     is_unfinished: bool,
 }
 
+impl Writers {
+    fn add(&mut self, task: u32) {
+        if !self.tasks.iter().any(|(known, _)| *known == task) {
+            self.tasks.push((task, requester::process(task)));
+        }
+    }
+}
+
 /// Writers of all descriptions that this server has opened.
 #[derive(Default)]
 pub struct WriterTable(Mutex<HashMap<HandleId, Writers>>);
@@ -35,8 +43,8 @@ impl WriterTable {
 
     /// Notes that the task `task` opened a description for writing.
     pub fn open(&self, handle: HandleId, inode: InodeId, task: u32) {
-        let tasks = vec![(task, requester::process(task))];
-        self.map().insert(handle, Writers { inode: Some(inode), tasks, is_unfinished: false });
+        let none = || Writers { inode: Some(inode), tasks: Vec::new(), is_unfinished: false };
+        self.map().entry(handle).or_insert_with(none).add(task);
     }
 
     /// Notes that the task `task` writes.
@@ -45,9 +53,7 @@ impl WriterTable {
         let unknown = || Writers { inode: None, tasks: Vec::new(), is_unfinished: false };
         let writers = map.entry(handle).or_insert_with(unknown);
         writers.is_unfinished = true;
-        if !writers.tasks.iter().any(|(known, _)| *known == task) {
-            writers.tasks.push((task, requester::process(task)));
-        }
+        writers.add(task);
     }
 
     /// Notes that a process closes a descriptor of a description.

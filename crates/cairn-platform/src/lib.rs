@@ -19,6 +19,7 @@ pub mod copy;
 pub mod descriptor;
 pub mod direct;
 pub mod dispatch;
+pub mod elf;
 #[cfg(target_arch = "x86_64")]
 mod fold;
 pub mod mapping;

@@ -7,6 +7,7 @@
 //! Does not call fork or exec itself.
 
 pub mod decisions;
+pub mod handover;
 pub mod job;
 pub mod rank;
 pub mod server;

@@ -9,10 +9,8 @@
 use core::ffi::{CStr, c_char};
 
 use cairn_posix::kernel;
-use cairn_posix::kernel::configuration::{self, Configuration};
+use cairn_posix::kernel::configuration::{self, Configuration, LIBRARY};
 
-/// Prefix of our file names. Identifies this library in `LD_PRELOAD` and among the loaded objects.
-pub const LIBRARY: &[u8] = b"libcairn";
 /// Maximum number of entries in an environment.
 const ENTRIES_MAX: usize = 1 << 20;
 

@@ -4,12 +4,14 @@
 
 use cairn_posix::descriptors::description;
 use core::ffi::{CStr, c_char, c_int};
+use core::ptr;
 
 use cairn_posix::data::copy;
 use cairn_posix::files::path::{self, Route};
 use cairn_posix::files::place::Place;
 use cairn_posix::files::{file, names};
 use cairn_posix::kernel::{address, configuration};
+use cairn_posix::process::handover::Handover;
 use cairn_posix::process::{Exec, unserved};
 use cairn_posix::task::table;
 use cairn_posix::{Errno, PathResult};
@@ -43,13 +45,26 @@ fn real() -> Execute {
     next!(execve: fn(*const c_char, List, List) -> c_int)
 }
 
-/// Runs `execute`, which returns only if it fails. Leaves errno as `execute` set it.
-fn executing(execute: impl FnOnce() -> c_int) -> c_int {
+/// Runs `execute`, which returns only if it fails. Leaves errno as `execute` set it. `program` is
+/// the path of the program, if it is known.
+///
+/// # Safety
+/// `program` is terminated, null, or a bad address.
+unsafe fn executing(program: *const c_char, execute: impl FnOnce() -> c_int) -> c_int {
+    let handover = guarded(|| match address::is_string(program) {
+        // SAFETY: promised by the caller.
+        true => Ok(Handover::begin(unsafe { CStr::from_ptr(program) })),
+        false => Err(Errno(libc::EFAULT)),
+    });
     let exec = guarded(|| Ok::<_, Errno>(Exec::begin()));
     let result = execute();
     let failure = errno();
     let _ = guarded(|| {
         exec?.failed();
+        Ok::<_, Errno>(())
+    });
+    let _ = guarded(|| {
+        handover?.failed();
         Ok::<_, Errno>(())
     });
     set_errno(failure);
@@ -111,7 +126,7 @@ unsafe fn execute(path: *const c_char, arguments: List, variables: List, depth: 
         unsafe { (Environment::new(variables), cairn_posix::files::path::route(path)) };
     let attempt = |path: *const c_char| {
         // SAFETY: the caller's own arguments; the environment contains theirs.
-        executing(|| unsafe { real()(path, arguments, environment.as_ptr()) })
+        unsafe { executing(path, || real()(path, arguments, environment.as_ptr())) }
     };
     let Some(place) = hooks::ours(route, true) else {
         // SAFETY: the caller passes a terminated path or a bad address.
@@ -161,17 +176,14 @@ pub unsafe fn note(path: *const c_char) {
     }
 }
 
-/// As [`note`], for the first executable file `name` in the directories of `search`.
-fn note_in(search: &[u8], name: &[u8]) {
-    for directory in search.split(|&byte| byte == b':') {
-        let Some(path) = joined(directory, name) else { continue };
-        let path = path.as_ptr().cast();
+/// Returns the path of the first executable file `name` in the directories of `search`.
+fn found_in(search: &[u8], name: &[u8]) -> Option<[u8; PATH_BYTES]> {
+    let mut paths = search.split(|&byte| byte == b':').filter_map(|part| joined(part, name));
+    paths.find(|path| {
+        let access = library!(access: fn(*const c_char, c_int) -> c_int);
         // SAFETY: terminated by `joined`.
-        if unsafe { library!(access: fn(*const c_char, c_int) -> c_int)(path, libc::X_OK) } == 0 {
-            // SAFETY: as above.
-            return unsafe { note(path) };
-        }
-    }
+        unsafe { access(path.as_ptr().cast(), libc::X_OK) == 0 }
+    })
 }
 
 /// As `execv(3)`.
@@ -213,19 +225,16 @@ pub unsafe extern "C-unwind" fn execvpe(
             unsafe { search_path(search, text, arguments, variables) }
         }
         (search, mount) => {
-            if let Some(search) = search.filter(|_| mount.is_some()) {
-                note_in(search, text);
-            }
+            let search = search.filter(|_| mount.is_some());
+            let program = search.and_then(|search| found_in(search, text));
+            let program = program.as_ref().map_or(ptr::null(), |path| path.as_ptr().cast());
+            // SAFETY: null, or terminated by `joined`.
+            unsafe { note(program) };
             // SAFETY: the caller passes null-terminated lists.
             let environment = unsafe { Environment::new(variables) };
+            let execute = next!(execvpe: fn(*const c_char, List, List) -> c_int);
             // SAFETY: the caller's own arguments; the environment contains theirs.
-            executing(|| unsafe {
-                next!(execvpe: fn(*const c_char, List, List) -> c_int)(
-                    name,
-                    arguments,
-                    environment.as_ptr(),
-                )
-            })
+            unsafe { executing(program, || execute(name, arguments, environment.as_ptr())) }
         }
     }
 }
@@ -305,16 +314,17 @@ pub unsafe extern "C-unwind" fn execveat(
         }
         // SAFETY: the caller passes null-terminated lists.
         let environment = unsafe { Environment::new(variables) };
+        let whole = DescriptorPath::new(directory);
+        let program = match directory {
+            _ if empty => whole.as_ptr(),
+            libc::AT_FDCWD => path,
+            _ => ptr::null(),
+        };
+        let execute = next!(execveat: fn(c_int, *const c_char, List, List, c_int) -> c_int);
         // SAFETY: the caller's own arguments; the environment contains theirs.
-        return executing(|| unsafe {
-            next!(execveat: fn(c_int, *const c_char, List, List, c_int) -> c_int)(
-                directory,
-                path,
-                arguments,
-                environment.as_ptr(),
-                flags,
-            )
-        });
+        return unsafe {
+            executing(program, || execute(directory, path, arguments, environment.as_ptr(), flags))
+        };
     }
     let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
     let mut whole = Vec::new();

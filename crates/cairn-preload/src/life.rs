@@ -76,7 +76,7 @@ fn is_loaded_too() -> bool {
         // for the program.
         let path = unsafe { CStr::from_ptr((*object).dlpi_name) }.to_bytes();
         let file = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
-        file.starts_with(environment::LIBRARY).into()
+        file.starts_with(configuration::LIBRARY).into()
     }
     // SAFETY: the function has the required type, and needs no data.
     unsafe { libc::dl_iterate_phdr(Some(look), core::ptr::null_mut()) != 0 }

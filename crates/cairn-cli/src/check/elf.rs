@@ -37,28 +37,6 @@ type File<'data> = ElfFile<'data, FileHeader64<Endianness>>;
 /// before sets the number.
 pub type RawCalls = BTreeMap<Option<&'static str>, u64>;
 
-/// Whether a program names its dynamic linker, judged by its first bytes. None if they are not a
-/// 64-bit little-endian ELF program, or if the program headers lie outside of them.
-pub fn names_interpreter(bytes: &[u8]) -> Option<bool> {
-    const MAGIC_64: &[u8] = b"\x7fELF\x02\x01";
-    let number = |at: usize, length: usize| -> Option<usize> {
-        let bytes = bytes.get(at..at.checked_add(length)?)?;
-        Some(bytes.iter().rev().fold(0, |number, &byte| number << 8 | usize::from(byte)))
-    };
-    // Offset of the program headers, size of each, number of them (ELF-64, figure 3).
-    let (first, length, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
-    if !bytes.starts_with(MAGIC_64) {
-        return None;
-    }
-    for header in 0..count {
-        let at = first.checked_add(header * length)?;
-        if number(at, 4)? == elf::PT_INTERP as usize {
-            return Some(true);
-        }
-    }
-    Some(false)
-}
-
 /// A program or a library.
 #[derive(Debug, Default)]
 pub struct Image {

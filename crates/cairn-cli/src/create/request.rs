@@ -22,6 +22,7 @@ use cairn_posix::process::rank;
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -561,15 +562,31 @@ fn check_persist(path: &Path) -> Result<PathBuf> {
     if !absolute.is_dir() {
         return Err(refused("is not a directory".to_string(), "choose another"));
     }
-    let probe = absolute.join(format!(".cairn-probe-{}", std::process::id()));
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-    rustix::fs::open(&probe, flags, Mode::from_raw_mode(0o600))
-        .and_then(|_| rustix::fs::unlink(&probe))
-        .map_err(|errno| {
-            let problem = format!("cannot be written to: {}", why(&errno.into()));
-            refused(problem, "choose another or change its permissions")
-        })?;
+    probe(&absolute).map_err(|errno| {
+        let problem = format!("cannot be written to: {}", why(&errno.into()));
+        refused(problem, "choose another or change its permissions")
+    })?;
     Ok(absolute)
+}
+
+/// Makes a file in `directory` and removes it. Whoever is killed in between leaves nothing, or, on
+/// file systems without nameless files, what the next call removes.
+fn probe(directory: &Path) -> rustix::io::Result<()> {
+    let (flags, mode) = (OFlags::WRONLY | OFlags::CLOEXEC, Mode::from_raw_mode(0o600));
+    match rustix::fs::open(directory, flags | OFlags::TMPFILE, mode) {
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {}
+        opened => return opened.map(drop),
+    }
+    let name = directory.join(".cairn-probe");
+    match rustix::fs::open(&name, flags | OFlags::CREATE | OFlags::EXCL, mode) {
+        Ok(_) | Err(Errno::EXIST) => {}
+        Err(errno) => return Err(errno),
+    }
+    match rustix::fs::unlink(&name) {
+        // Another process has removed it.
+        Err(Errno::NOENT) => Ok(()),
+        removed => removed,
+    }
 }
 
 /// Returns the address space limit of a process in bytes, if there is one.

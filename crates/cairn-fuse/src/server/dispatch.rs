@@ -5,7 +5,7 @@ use cairn_posix::data::io as data;
 use cairn_posix::data::io::At;
 use cairn_posix::data::transfer::Buffers;
 use cairn_posix::files::{allocate, attributes, extended, file};
-use cairn_posix::process::server as files;
+use cairn_posix::process::{handover, server as files};
 use cairn_posix::{Errno, Result};
 use fuser::{
     AccessFlags, BsdFileFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
@@ -21,7 +21,7 @@ use std::time::SystemTime;
 
 use crate::locks::Range;
 use crate::server::file_attributes::{Change, kind_of, shown, update};
-use crate::server::{NO_TIME, OPENED, REQUEST_BYTES, Server, Start, WRITERS, handle};
+use crate::server::{NO_TIME, OPENED, REQUEST_BYTES, Server, Start, WRITERS, handle, inherited};
 use crate::{node, requester};
 
 pub(super) fn code(errno: Errno) -> fuser::Errno {
@@ -216,9 +216,13 @@ impl Filesystem for Server {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        match self.create(request, (parent, name), flags, mode) {
+        let (created, kind) = match inherited::description(parent, name) {
+            Some(description) => (self.share(request, description), inherited::OPENED),
+            None => (self.create(request, (parent, name), flags, mode), OPENED),
+        };
+        match created {
             Ok((found, opened)) => {
-                reply.created(&NO_TIME, &shown(self.mount, &found), Generation(0), opened, OPENED);
+                reply.created(&NO_TIME, &shown(self.mount, &found), Generation(0), opened, kind);
             }
             Err(errno) => reply.error(code(errno)),
         }
@@ -239,7 +243,11 @@ impl Filesystem for Server {
             let entry = libc::iovec { iov_base: target.as_mut_ptr().cast(), iov_len: target.len() };
             // SAFETY: the entry describes `target`, which nobody else uses meanwhile.
             let buffers = unsafe { Buffers::one(&entry) };
-            match data::read(handle(opened), buffers, At::Offset(offset)) {
+            let at = match inherited::is_inherited(opened) {
+                true => At::Cursor,
+                false => At::Offset(offset),
+            };
+            match data::read(handle(opened), buffers, at) {
                 Ok(length) => reply.data(&target[..length]),
                 Err(errno) => reply.error(code(errno)),
             }
@@ -260,11 +268,12 @@ impl Filesystem for Server {
     ) {
         // Pages of a mapping have a place of their own.
         let is_of_mapping = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        let appends = flags.0 & libc::O_APPEND != 0 && !is_of_mapping;
+        let appends = flags.0 & libc::O_APPEND != 0;
+        let has_place = is_of_mapping || !appends && !inherited::is_inherited(opened);
         let opened = handle(opened);
-        let written = match appends {
-            true => self.append(request, opened, bytes),
-            false => self.write(opened, offset, bytes),
+        let written = match has_place {
+            true => self.write(opened, offset, bytes),
+            false => self.write_behind(request, opened, bytes, appends),
         };
         if is_of_mapping {
             // Of a process that is being killed, this may be all that the server hears.
@@ -318,7 +327,7 @@ impl Filesystem for Server {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        self.release(handle(opened));
+        self.release(opened);
         reply.ok();
     }
 
@@ -341,7 +350,7 @@ impl Filesystem for Server {
         _: OpenFlags,
         reply: ReplyEmpty,
     ) {
-        self.release(handle(opened));
+        self.release(opened);
         reply.ok();
     }
 
@@ -435,6 +444,9 @@ impl Filesystem for Server {
         reply: ReplyXattr,
     ) {
         let get = || {
+            if number == INodeNo::ROOT && name.as_bytes() == handover::STORE_ATTRIBUTE.to_bytes() {
+                return Ok(self.store.as_bytes().to_vec());
+            }
             let (inode, caller) = (self.inode(number)?, self.caller(request));
             Ok(self.mount.fs().extended(&caller, inode, name.as_bytes())?)
         };

@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::node;
-use crate::server::{Name, Server, handle};
+use crate::server::{Name, Server};
 
 /// Positions of the dots in a directory; those of names come behind them.
 const DOT: u64 = 1;
@@ -77,7 +77,7 @@ impl Server {
         }
         let flags = libc::O_WRONLY | libc::O_EXCL;
         let (found, opened) = self.create(request, (parent, name), flags, mode)?;
-        self.release(handle(opened));
+        self.release(opened);
         Ok(found)
     }
 

@@ -44,41 +44,49 @@ impl Server {
         self.with_buffers(bytes, |buffers| data::write(opened, buffers, At::Offset(offset)))
     }
 
-    /// Appends, unless an earlier server has done so for the same request.
-    pub(super) fn append(
+    /// Writes behind what a description says is before: at the end of the file if it appends, and
+    /// at its position otherwise. Writes what an earlier server has written for the same request
+    /// not once more.
+    pub(super) fn write_behind(
         &self,
         request: &Request,
         opened: HandleId,
         bytes: &[u8],
+        appends: bool,
     ) -> Result<usize> {
         if let Some(length) = self.answered(request) {
             return Ok(length as usize);
         }
         let fs = self.mount.fs();
-        let size = || -> Result<u64> { Ok(fs.attributes(fs.handle(opened)?.inode)?.size) };
+        let end = || -> Result<u64> {
+            let info = fs.handle(opened)?;
+            Ok(if appends { fs.attributes(info.inode)?.size } else { info.cursor })
+        };
         let number = request.unique().0 & !AGAIN;
         let begun = (request.unique().0 & AGAIN != 0).then(|| self.answers.find_begun(number));
         let done = match begun.flatten() {
-            Some(before) => self.appended(opened, before, size()?, bytes)?,
+            Some(before) => self.written(opened, before, end()?, bytes)?,
             None => {
-                self.answers.note_begin(number, size()?);
+                self.answers.note_begin(number, end()?);
                 0
             }
         };
         let rest = &bytes[done..];
+        let write = |buffers: Buffers| match appends {
+            true => data::write_at_end(opened, buffers),
+            false => data::write(opened, buffers, At::Cursor),
+        };
         let length = match rest.is_empty() {
             true => done,
-            false => {
-                done + self.with_buffers(rest, |buffers| data::write_at_end(opened, buffers))?
-            }
+            false => done + self.with_buffers(rest, write)?,
         };
         self.note_answer(request, length as u64);
         Ok(length)
     }
 
-    /// Returns how many of `bytes` were appended to a file that was `before` long when that began,
-    /// and is `size` long now: all of them, or a part if the server was killed on the way.
-    fn appended(&self, opened: HandleId, before: u64, size: u64, bytes: &[u8]) -> Result<usize> {
+    /// Returns how many of `bytes` were written at `before`, which was the end when that began, and
+    /// is `end` now: all of them, or a part if the server was killed on the way.
+    fn written(&self, opened: HandleId, before: u64, end: u64, bytes: &[u8]) -> Result<usize> {
         let inode = self.mount.fs().handle(opened)?.inode;
         let caller = Caller {
             slot: self.mount.slot(),
@@ -98,12 +106,12 @@ impl Server {
             })
         };
         let length = bytes.len() as u64;
-        let grown = size.saturating_sub(before).min(length) as usize;
+        let grown = end.saturating_sub(before).min(length) as usize;
         let done = match grown {
             0 => 0,
             _ if has_at(before, &bytes[..grown]) => grown,
-            // Others have appended before.
-            _ if grown == bytes.len() && has_at(size - length, bytes) => grown,
+            // Others have written before.
+            _ if grown == bytes.len() && has_at(end - length, bytes) => grown,
             _ => 0,
         };
         files::release(self.mount, caller.slot, reader)?;

@@ -19,6 +19,9 @@ const VARIABLE_BYTES: usize = 4096;
 /// Longest mount prefix.
 const MOUNT_BYTES: usize = 255;
 
+/// Prefix of our file names. Identifies this library in `LD_PRELOAD` and among the loaded objects.
+pub const LIBRARY: &[u8] = b"libcairn";
+
 /// Variables that an executed program needs in order to reach the store.
 pub const INHERITED: [&CStr; 6] = [
     c"LD_PRELOAD",

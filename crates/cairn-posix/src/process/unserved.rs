@@ -1,6 +1,7 @@
-//! Notes about programs of the job that Cairn cannot serve, because the dynamic linker does not
-//! load it into them: programs that gain privileges when they are executed. Nobody can be told at
-//! that moment, so the store gets a note, once for each program.
+//! Programs that Cairn cannot serve, because the dynamic linker does not load it into them.
+//!
+//! The store gets a note about those that gain privileges when they are executed, once for each
+//! program: nobody can be told at that moment.
 //!
 //! A note is a file of the store, `unserved/DEVICE.INODE`, that holds the program's path. `cairn
 //! run` and `cairn status` read the notes. Another note, `unserved/uncaught`, says that system
@@ -11,10 +12,11 @@
 use core::ffi::CStr;
 
 use cairn_platform::descriptor::Descriptor;
+use cairn_platform::elf::{self, Loader};
 use cairn_platform::short_path::ShortPath;
 use cairn_platform::sys;
 
-use crate::kernel::configuration::{self, Configuration};
+use crate::kernel::configuration::{self, Configuration, LIBRARY};
 
 /// Directory of the notes, within the store.
 pub const NOTES: &CStr = c"unserved";
@@ -22,6 +24,11 @@ pub const NOTES: &CStr = c"unserved";
 pub const UNCAUGHT: &CStr = c"uncaught";
 /// Most bytes of a program's path that a note holds, NUL included.
 const PATH_BYTES: usize = 512;
+/// Bytes of a program that tell who loads it: its headers, or the first line of a script.
+const HEAD_BYTES: usize = 4096;
+/// How the names of the C library's dynamic linkers begin. Others do not load a library that needs
+/// this C library.
+const LINKER: &[u8] = b"ld-linux";
 /// Extended attribute in which the kernel keeps the capabilities of a file.
 const CAPABILITIES: &CStr = c"security.capability";
 
@@ -29,18 +36,66 @@ const CAPABILITIES: &CStr = c"security.capability";
 /// dynamic linker will not load Cairn into it.
 pub fn note_program(path: &CStr) {
     let Some(configuration) = configuration::get() else { return };
-    let Ok(program) = sys::fstatat(libc::AT_FDCWD, path, 0) else { return };
-    if program.st_mode & libc::S_IFMT != libc::S_IFREG
-        || !gains_rights(path, &program)
-        || is_ignored(path)
-    {
-        return;
-    }
+    let Some(program) = gains_rights(path) else { return };
     let mut name = ShortPath::new();
     name.push_number(program.st_dev);
     name.push(b".");
     name.push_number(program.st_ino);
     note(configuration, &name, path);
+}
+
+/// Whether the dynamic linker will not load Cairn into the program at `path`. Of a script, its
+/// interpreter counts. False for what cannot be read.
+pub fn is_out_of_reach(path: &CStr) -> bool {
+    let mut head = [0; HEAD_BYTES];
+    let Some(length) = read_head(path, &mut head) else { return false };
+    match elf::loader(&head[..length]) {
+        Some(Loader::Kernel | Loader::Foreign) => true,
+        Some(Loader::Linker(linker)) => {
+            let name = linker.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+            !name.starts_with(LINKER) || gains_rights(path).is_some() || !is_library_there()
+        }
+        // An interpreter that is itself a script is rare, and not followed.
+        None => interpreter(&mut head).is_some_and(|path| {
+            let mut head = [0; HEAD_BYTES];
+            let length = read_head(path, &mut head).unwrap_or(0);
+            matches!(elf::loader(&head[..length]), Some(Loader::Kernel | Loader::Foreign))
+        }),
+    }
+}
+
+/// Reads the beginning of the file at `path`. Returns how many bytes were read.
+fn read_head(path: &CStr, head: &mut [u8; HEAD_BYTES]) -> Option<usize> {
+    // Waits for nothing else that may be there.
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let program = Descriptor::open(libc::AT_FDCWD, path, flags, 0).ok()?;
+    sys::read(program.raw(), head).ok()
+}
+
+/// Returns the interpreter of the script that begins with `head`.
+fn interpreter(head: &mut [u8; HEAD_BYTES]) -> Option<&CStr> {
+    let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
+    let line = head.strip_prefix(b"#!")?;
+    let start = 2 + line.iter().position(|byte| !is_blank(byte))?;
+    let length = head[start..].iter().position(|byte| is_blank(byte) || *byte == b'\n')?;
+    head[start + length] = 0;
+    CStr::from_bytes_until_nul(&head[start..]).ok()
+}
+
+/// Whether the library is where `LD_PRELOAD` says. It may not be in a container.
+fn is_library_there() -> bool {
+    let listed = configuration::get().map_or(&[][..], Configuration::preload);
+    let mut entries = listed.split(|byte| matches!(byte, b':' | b' '));
+    let own = entries.find(|entry| entry.windows(LIBRARY.len()).any(|part| part == LIBRARY));
+    let mut path = [0; HEAD_BYTES];
+    match own.filter(|own| own.len() < path.len()) {
+        Some(own) => {
+            path[..own.len()].copy_from_slice(own);
+            let path = CStr::from_bytes_until_nul(&path).unwrap_or_default();
+            sys::faccessat(libc::AT_FDCWD, path, libc::R_OK).is_ok()
+        }
+        None => true,
+    }
 }
 
 /// Writes a note that the raw system calls of the library at `path` cannot be caught here. An empty
@@ -72,9 +127,15 @@ fn note(configuration: &Configuration, name: &CStr, text: &CStr) {
     }
 }
 
-/// Whether the kernel will mark the new process as having other privileges than the process that
-/// executes it.
-fn gains_rights(path: &CStr, program: &libc::stat) -> bool {
+/// Returns the attributes of the program at `path` if the kernel will mark its process as having
+/// other privileges than the process that executes it.
+fn gains_rights(path: &CStr) -> Option<libc::stat> {
+    let program = sys::fstatat(libc::AT_FDCWD, path, 0).ok()?;
+    let is_file = program.st_mode & libc::S_IFMT == libc::S_IFREG;
+    (is_file && differs_in_rights(path, &program) && !is_ignored(path)).then_some(program)
+}
+
+fn differs_in_rights(path: &CStr, program: &libc::stat) -> bool {
     const GROUP: u32 = libc::S_ISGID | libc::S_IXGRP;
     // SAFETY: take nothing and cannot fail.
     let (user, group) = unsafe { (libc::getuid(), libc::getgid()) };
