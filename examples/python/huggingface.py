@@ -44,7 +44,6 @@ def main(directory, steps):
     model = Net(transformers.PretrainedConfig())
     trainer = transformers.Trainer(model=model, args=arguments, train_dataset=data, callbacks=[MarkSaves()])
 
-    cairn.set_unfinished_aside(directory, "checkpoint-*")
     newest = transformers.trainer_utils.get_last_checkpoint(directory) if trainer.is_world_process_zero() else None
     print("resuming from", newest)
     trainer.train(resume_from_checkpoint=newest)

@@ -429,9 +429,10 @@ def persist_directory() -> Optional[str]:
 
 
 def set_unfinished_aside(directory: Path, pattern: str) -> List[str]:
-    """Moves checkpoints that a killed run left unfinished out of the way of programs that resume.
+    """Moves checkpoints that a killed process left unfinished out of the way of programs that resume.
 
-    Such programs take the directory with the highest number, finished or not. Call this before they
+    Such programs take the directory with the highest number, finished or not. `cairn run` does this
+    before it starts a program. Call it where processes are started again within a run, before they
     look, and before any process saves. Entries of `directory` whose names match `pattern`, such as
     `checkpoint-*`, are moved below `unfinished` at the prefix if Cairn does not know them to be
     complete: `/cairn/run/checkpoint-20` to `/cairn/unfinished/run/checkpoint-20`. Returns their new

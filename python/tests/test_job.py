@@ -235,11 +235,19 @@ os.mkdir("/cairn/run/logs")
 os.kill(os.getpid(), signal.SIGKILL)
         """, expected=137)
         self.in_job("""
-            assert sorted(os.listdir("/cairn/run")) == ["checkpoint-10", "checkpoint-20", "checkpoint-30", "logs"]
+            assert sorted(os.listdir("/cairn/run")) == ["checkpoint-10", "checkpoint-30", "logs"]
+            assert open("/cairn/.cairn-damaged/run/checkpoint-20/a", "rb").read() == b"half"
+            if os.fork() == 0:
+                os.mkdir("/cairn/run/checkpoint-40")
+                out = open("/cairn/run/checkpoint-40/a", "wb")
+                out.write(b"half")
+                out.flush()
+                os.kill(os.getpid(), signal.SIGKILL)
+            os.wait()
             moved = cairn.set_unfinished_aside("/cairn/run", "checkpoint-*")
-            assert moved == [f"/cairn/unfinished/run/checkpoint-{step}" for step in (20, 30)], moved
+            assert moved == [f"/cairn/unfinished/run/checkpoint-{step}" for step in (30, 40)], moved
             assert sorted(os.listdir("/cairn/run")) == ["checkpoint-10", "logs"], os.listdir("/cairn/run")
-            assert open("/cairn/unfinished/run/checkpoint-20/a", "rb").read() == b"half"
+            assert open("/cairn/unfinished/run/checkpoint-40/a", "rb").read() == b"half"
             assert cairn.set_unfinished_aside("/cairn/run", "checkpoint-*") == []
         """)
 

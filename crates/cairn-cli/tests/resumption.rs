@@ -151,6 +151,82 @@ exit 3";
 const SHOW_FLAT: &str = "cd /cairn; for f in restart.*; do echo $f $(head -c2 $f); done; exit 3";
 
 /// Executes a script in a store that no run uses.
+/// Saves steps of three files each; dies in the midst of the last one, between two files if `at` is
+/// `between`, and within a file if it is `within`. Then says which steps there are.
+const SAVES: &str = r#"
+import os, signal, sys
+first, last, at = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+os.makedirs('/cairn/run', exist_ok=True)
+print(*sorted(os.listdir('/cairn/run')))
+open('/cairn/run/log', 'a').write('begun\n')
+for step in range(first, last + 1):
+    place = f'/cairn/run/checkpoint-{step}'
+    os.makedirs(place)
+    for name in ['config.json', f'model-{step}.safetensors', 'optimizer.pt']:
+        with open(f'{place}/{name}', 'w') as file:
+            file.write(f'{step} ' * 50000)
+            if step == last and name[0] == 'm' and at == 'within':
+                file.flush()
+                os.kill(os.getpid(), signal.SIGKILL)
+        if step == last and name[0] == 'm' and at == 'between':
+            os.kill(os.getpid(), signal.SIGKILL)
+"#;
+
+fn saves(sandbox: &Sandbox, options: &[&str], arguments: [&str; 3]) -> Ran {
+    let program = sandbox.work().join("saves.py");
+    fs::write(&program, SAVES).expect("writes");
+    let out = sandbox.out();
+    let run = ["run", "--job", "train", "--persist", out.to_str().expect("UTF-8")];
+    let command = ["--", "python3", program.to_str().expect("UTF-8")];
+    sandbox.cairn(&[&run[..], options, &command[..], &arguments[..]].concat())
+}
+
+#[test]
+fn step_that_a_killed_run_did_not_finish_is_set_aside_before_the_next_begins() {
+    for at in ["within", "between"] {
+        let sandbox = Sandbox::new();
+        saves(&sandbox, &[], ["1", "4", at]).ends_with(137).prints("\n");
+        let ran = saves(&sandbox, &["--resume", "as-is"], ["5", "4", "never"]);
+        ran.prints("checkpoint-1 checkpoint-2 checkpoint-3 checkpoint-4 log\n");
+        let sandbox = Sandbox::new();
+        saves(&sandbox, &[], ["1", "4", at]).ends_with(137);
+        let ran = saves(&sandbox, &[], ["4", "5", "never"]).succeeds();
+        let said = "checkpoint run/checkpoint-4 was never finished and is set aside in /cairn/.cairn-damaged";
+        let ran = ran.says(said).says("newest whole checkpoint run/checkpoint-3");
+        ran.prints("checkpoint-1 checkpoint-2 checkpoint-3 log\n");
+        assert_eq!(sandbox.drained("run/checkpoint-4/optimizer.pt"), "4 ".repeat(50000));
+        assert_eq!(sandbox.drained("run/log"), "begun\nbegun\n");
+        assert_eq!(
+            sandbox.drained(".cairn-damaged/run/checkpoint-4/config.json"),
+            "4 ".repeat(50000)
+        );
+    }
+}
+
+#[test]
+fn directory_that_may_be_more_than_a_step_stays_where_it_is() {
+    let sandbox = Sandbox::new();
+    let script = r#"
+        mkdir -p /cairn/checkpoints/fold-1 /cairn/checkpoints/fold-2 /cairn/checkpoint-7
+        echo best > /cairn/checkpoints/fold-1/last.pt
+        sleep 0.1
+        echo best > /cairn/checkpoints/fold-2/last.pt
+        echo note > /cairn/checkpoint-7/a
+        exec python3 -c '
+import os
+torn = [open(f"/cairn/{name}", "w") for name in ("checkpoints/fold-2/new.pt", "checkpoint-7.tmp")]
+for file in torn:
+    file.write("half")
+    file.flush()
+os.kill(os.getpid(), 9)'
+    "#;
+    sandbox.run("folds", script).ends_with(137);
+    let ran = again(&sandbox, "folds", &[], "cd /cairn; ls -A . checkpoints/fold-2 checkpoint-7");
+    ran.prints(
+        ".:\ncheckpoint-7\ncheckpoint-7.tmp\ncheckpoints\n\ncheckpoint-7:\na\n\ncheckpoints/fold-2:\nlast.pt\nnew.pt\n",
+    );
+}
+
 fn exec(sandbox: &Sandbox, job: &str, script: &str) -> Ran {
     sandbox.cairn(&["exec", "--job", job, "--", "bash", "-c", script]).succeeds()
 }

@@ -1,4 +1,4 @@
-//! Note of a repair of damaged checkpoints: `repair.json` in the store's directory. It exists from
+//! Note of a repair of damaged or unfinished checkpoints: `repair.json` in the store's directory. It exists from
 //! before the first rename until the last one is done and the register knows of the result, also
 //! when the repair was interrupted.
 //!
@@ -31,6 +31,9 @@ pub struct Repair {
     pub format: u32,
     /// Checkpoints that are quarantined.
     pub aside: Vec<Name>,
+    /// Whether these are not damaged, but were never finished.
+    #[serde(default)]
+    pub unfinished: bool,
     /// Checkpoint from which programs restart; None if there is none.
     pub goes_on: Option<Name>,
     /// Files of that checkpoint, in their order, if it is brought from outside the store.
@@ -113,7 +116,14 @@ mod tests {
     fn note(from: &str, to: &str) -> Repair {
         let (from, to) = (path(from), path(to));
         let moves = vec![Move { inode: 7, from, to, replaces: Some((5, 2)) }];
-        Repair { format: REPAIR_FORMAT, aside: Vec::new(), goes_on: None, brought: vec![], moves }
+        Repair {
+            format: REPAIR_FORMAT,
+            aside: Vec::new(),
+            unfinished: false,
+            goes_on: None,
+            brought: vec![],
+            moves,
+        }
     }
 
     #[test]

@@ -258,7 +258,8 @@ fn what_a_repair_names_is_left_alone_until_it_is_over() {
         fs.rename(&caller, from, to, RenameMode::NoReplace).expect("moves");
     };
     let (aside, brought) = (Vec::new(), Vec::new());
-    let repair = Repair { format: REPAIR_FORMAT, aside, goes_on: None, brought, moves };
+    let repair =
+        Repair { format: REPAIR_FORMAT, aside, unfinished: false, goes_on: None, brought, moves };
     repair.save(&store.path).expect("saves");
     carry_out(&repair.moves[0]);
     let (outcome, steps, outside) = pass();

@@ -329,7 +329,8 @@ fn newest(
     };
     let compiled = Pattern::new(relative.trim_start_matches('/')).map_err(bad)?;
     let options = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
-    let incomplete = Found::look(store, volumes)?.incomplete;
+    let found = Found::look(store, volumes)?;
+    let incomplete = found.incomplete();
     // Damaged checkpoints are listed only if the user asks for their directory.
     let is_aside = |path: &FilePath| {
         locate(volumes, path).is_some_and(|(_, inner)| quarantine::is_aside(&inner))

@@ -241,6 +241,7 @@ impl Claim {
         if !joins && request.resume == Resume::Checked {
             (entrance.sign)(directory)?;
             restart_check::verify(&claim, request.quiet)?;
+            restart_check::set_unfinished_aside(&claim, request.quiet)?;
         }
         if !joins {
             claim.say_what_is_there(request);
@@ -425,6 +426,7 @@ impl Claim {
             }
             if !claim.is_new && request.resume == Resume::Checked {
                 restart_check::verify(&claim, request.quiet)?;
+                restart_check::set_unfinished_aside(&claim, request.quiet)?;
             }
             if !claim.is_new {
                 claim.say_what_is_there(request);

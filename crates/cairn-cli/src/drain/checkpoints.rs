@@ -5,9 +5,9 @@
 //! Listing changes nothing. A checkpoint is offered for a restart only if the checksums of all its
 //! files match.
 
-use cairn_agent::checkpoint::sets::NamespaceTree;
 use cairn_agent::checkpoint::sets::policy::MATCHING;
 use cairn_agent::checkpoint::sets::register::{Checkpoint, Level};
+use cairn_agent::checkpoint::sets::{Member, NamespaceTree};
 use cairn_agent::drain::checkpoints::{Checkpoints, View};
 use cairn_agent::model::checkpoint_name::{Family, Name};
 use cairn_agent::model::drain_task::DrainTask;
@@ -22,7 +22,7 @@ use cairn_agent::store::volume::{Volume, now};
 use glob::Pattern;
 use serde::Serialize;
 use std::cmp::Reverse;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
 use crate::error::{CopyError, Error, Result, SettingError};
@@ -37,8 +37,8 @@ pub struct Found {
     pub complete: Vec<Checkpoint>,
     /// Incomplete checkpoints.
     pub unfinished: Vec<Unfinished>,
-    /// Files of the incomplete checkpoints.
-    pub incomplete: HashSet<FilePath>,
+    /// Files of each incomplete checkpoint.
+    pub unfinished_files: HashMap<Name, Vec<Member>>,
     /// Other files whose writers were killed.
     pub unclean: Vec<FilePath>,
 }
@@ -50,12 +50,19 @@ impl Found {
         let mut checkpoints = Checkpoints::load(store.directory(), &store.job)?;
         let view = checkpoints.look(&groves(volumes, &trees), DrainTask::default(), &[])?;
         let complete = checkpoints.complete().to_vec();
-        let View { unfinished, incomplete, .. } = view;
+        let View { unfinished, incomplete, unfinished_files, .. } = view;
         let all = trees.iter().flatten().filter(|(path, node)| {
             node.kind == Kind::File && node.unclean && !incomplete.contains(*path)
         });
         let unclean = all.map(|(path, _)| path.clone()).collect();
-        Ok(Found { complete, unfinished, incomplete, unclean })
+        Ok(Found { complete, unfinished, unfinished_files, unclean })
+    }
+}
+
+impl Found {
+    /// Returns the files of all incomplete checkpoints.
+    pub fn incomplete(&self) -> HashSet<&FilePath> {
+        self.unfinished_files.values().flatten().map(|member| &member.path).collect()
     }
 }
 

@@ -3,8 +3,9 @@
 //!
 //! Invariant: the checkpoint that a program finds as its newest is intact. A damaged file is
 //! repaired from its verified copy in the persist directory. Otherwise its checkpoint is set aside,
-//! never removed, and the one before it is checked. A repair that a killed run has begun is
-//! finished first. If damage cannot be determined, no program starts.
+//! never removed, and the one before it is checked. So is a newer one that a killed run has not
+//! finished (`unfinished.rs`). A repair that a killed run has begun is finished first. If damage
+//! cannot be determined, no program starts.
 //!
 //! Does not check files that belong to no checkpoint, nor data that are still elsewhere: the agent
 //! compares those when they arrive, and notes which are lost.
@@ -13,11 +14,12 @@ mod repair;
 pub mod rollback;
 #[cfg(test)]
 mod tests;
+mod unfinished;
 
 use cairn_agent::checkpoint::quarantine::Repair as Note;
 use cairn_agent::checkpoint::sets::Member;
 use cairn_agent::checkpoint::sets::register::Checkpoint;
-use cairn_agent::model::checkpoint_name::Family;
+use cairn_agent::model::checkpoint_name::{Family, Name};
 use cairn_agent::model::job::Job;
 use cairn_agent::persist::image_place;
 use cairn_agent::store::read::{Buffer, read_whole};
@@ -132,6 +134,20 @@ pub fn verify(claim: &Claim, quiet: bool) -> Result<()> {
             reason: error.to_string(),
         })
     })
+}
+
+/// Sets aside the unfinished checkpoints that a program would take for its newest. Nothing is moved
+/// while programs of an earlier run use the store.
+pub fn set_unfinished_aside(claim: &Claim, quiet: bool) -> Result<()> {
+    let volumes = claim.store.volumes()?;
+    let found = checkpoints::Found::look(&claim.store, &volumes)?;
+    let directory = |name: &Name, files: &[Member]| repair::directory_of(&volumes, name, files);
+    let steps = unfinished::chosen(&found, &directory)?;
+    if steps.is_empty() || !survey::programs(&claim.store)?.is_empty() {
+        return Ok(());
+    }
+    let _no_agent = claim.without_agent()?;
+    Repair::open(claim, &volumes, quiet)?.unfinished(&steps)
 }
 
 fn compare(claim: &Claim, quiet: bool) -> Result<()> {

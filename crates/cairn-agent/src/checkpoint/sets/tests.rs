@@ -142,6 +142,19 @@ fn directory_is_complete_when_it_is_as_large_as_the_one_before_and_not_because_i
 }
 
 #[test]
+fn shards_are_complete_once_their_metadata_are_there() {
+    let with = |shard, name, open| {
+        let metadata = Node { open, ..file(3, 99) };
+        only(&[(shard, file(2, 99)), (name, metadata)], &KNOWN)
+    };
+    const SHARD: &str = "x/ckpt-7/__0_0.distcp";
+    assert_eq!(with(SHARD, "x/ckpt-7/.metadata", false), DrainProgress::Complete);
+    assert_ne!(with(SHARD, "x/ckpt-7/.metadata", true), DrainProgress::Complete);
+    assert_ne!(with(SHARD, "x/ckpt-7/.metadata.tmp", false), DrainProgress::Complete);
+    assert_ne!(with("x/ckpt-7/a", "x/ckpt-7/.metadata", false), DrainProgress::Complete);
+}
+
+#[test]
 fn directory_is_complete_once_a_later_one_was_begun_or_it_was_renamed_into_place() {
     let open = Node { open: true, ..file(3, 99) };
     let files = [("ckpt-7/a", file(2, 99)), ("ckpt-10/a", open.clone())];

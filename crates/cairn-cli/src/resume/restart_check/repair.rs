@@ -24,6 +24,7 @@ use cairn_agent::store::node::Tree;
 use cairn_agent::store::volume::Volume;
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::unfinished::Step;
 use super::{Damage, Reader};
 use crate::create::claim::Claim;
 use crate::create::staging::tie;
@@ -109,22 +110,49 @@ impl<'a> Repair<'a> {
             Some((name, built, brought)) => (Some(name), built, brought),
             None => (None, Built::default(), Vec::new()),
         };
-        let mut moves = self.set_aside(&aside)?;
+        let mut moves = self.set_all_aside(&aside)?;
         moves.extend(built.moves);
         let aside: Vec<Name> = aside.into_iter().map(|known| known.name).collect();
-        let note = Note { format: REPAIR_FORMAT, aside, goes_on, brought, moves };
+        let format = REPAIR_FORMAT;
+        let note = Note { format, aside, unfinished: false, goes_on, brought, moves };
         if note.moves.is_empty() {
             return Ok(());
         }
+        self.begin(&note)?;
+        built.lines.iter().for_each(|line| self.say(line));
+        self.say_what_is_aside(&note);
+        Ok(())
+    }
+
+    /// Sets aside checkpoints that were never finished.
+    pub(super) fn unfinished(&mut self, steps: &[Step<'_>]) -> Result<()> {
+        building::clear(self.volumes);
+        let mut note = Note {
+            format: REPAIR_FORMAT,
+            aside: Vec::new(),
+            unfinished: true,
+            goes_on: None,
+            brought: Vec::new(),
+            moves: Vec::new(),
+        };
+        for Step { name, files, reason } in steps {
+            self.say(&format!("checkpoint {name} is not complete: {reason}"));
+            note.moves.extend(self.set_aside(name, files)?);
+            note.aside.push((*name).clone());
+        }
+        self.begin(&note)?;
+        self.say_what_is_aside(&note);
+        Ok(())
+    }
+
+    /// Carries out a repair that no earlier run has begun.
+    fn begin(&mut self, note: &Note) -> Result<()> {
         moves::make_durable(self.volumes)?;
         // Saved before the note, so that a later run that finishes this repair sees a complete
         // register.
         self.checkpoints.save()?;
         note.save(self.claim.store.directory())?;
-        self.finish(&note)?;
-        built.lines.iter().for_each(|line| self.say(line));
-        self.say_what_is_aside(&note);
-        Ok(())
+        self.finish(note)
     }
 
     /// Carries out the moves of `note`, then updates register and manifest. Errors: the moves
@@ -175,12 +203,14 @@ impl<'a> Repair<'a> {
 
     fn say_what_is_aside(&self, note: &Note) {
         let mount = &self.claim.store.job.mount;
+        let state = if note.unfinished { "was never finished" } else { "is damaged" };
         for name in &note.aside {
             self.say(&format!(
-                "checkpoint {name} is damaged and set aside in {mount}/.cairn-damaged: remove it when you no longer need it"
+                "checkpoint {name} {state} and is set aside in {mount}/.cairn-damaged: remove it when you no longer need it"
             ));
         }
         match &note.goes_on {
+            None if note.unfinished => {}
             Some(name) if !note.brought.is_empty() => {
                 self.say(&format!("goes on from {name}, which was brought in"));
             }
@@ -273,15 +303,19 @@ impl<'a> Repair<'a> {
     }
 
     /// Returns the moves after which programs find nothing of these checkpoints.
-    fn set_aside(&self, aside: &[Checkpoint]) -> Result<Vec<Move>> {
+    fn set_all_aside(&self, aside: &[Checkpoint]) -> Result<Vec<Move>> {
+        let moves = aside.iter().map(|known| self.set_aside(&known.name, &known.files));
+        Ok(moves.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+    }
+
+    /// Returns the moves after which programs find nothing of the checkpoint of these files.
+    fn set_aside(&self, name: &Name, files: &[Member]) -> Result<Vec<Move>> {
         let mut moves = Vec::new();
-        for known in aside {
-            for volume in self.volumes {
-                let own = known.files.iter().map(|file| &file.path);
-                let own: BTreeSet<FilePath> =
-                    own.filter_map(|path| path.strip_prefix(volume.prefix())).collect();
-                moves.extend(set_aside(volume, known.name.step, own)?);
-            }
+        for volume in self.volumes {
+            let own = files.iter().map(|file| &file.path);
+            let own: BTreeSet<FilePath> =
+                own.filter_map(|path| path.strip_prefix(volume.prefix())).collect();
+            moves.extend(set_aside(volume, name.step, own)?);
         }
         Ok(moves)
     }
@@ -325,7 +359,7 @@ impl<'a> Repair<'a> {
     /// the topmost missing directory as a whole. Directories that are set aside count as missing.
     fn missing(&self, files: &[FilePath], aside: &[Checkpoint]) -> Result<Vec<Move>> {
         let gone: BTreeSet<FilePath> =
-            self.set_aside(aside)?.into_iter().map(|one| one.from).collect();
+            self.set_all_aside(aside)?.into_iter().map(|one| one.from).collect();
         let mut moves: BTreeMap<FilePath, Move> = BTreeMap::new();
         for path in files {
             let Some((volume, inner)) = locate(self.volumes, path) else { continue };
@@ -365,12 +399,7 @@ fn set_aside(volume: &Volume, step: Option<u64>, own: BTreeSet<FilePath>) -> Res
     if own.is_empty() {
         return Ok(Vec::new());
     }
-    let tree: Tree = volume.tree()?;
-    let files = tree.iter().filter(|(_, node)| node.kind == Kind::File);
-    let inner = files.filter_map(|(path, _)| path.strip_prefix(volume.prefix()));
-    let others: Vec<FilePath> = inner.filter(|path| !own.contains(path)).collect();
-    let own: Vec<FilePath> = own.into_iter().collect();
-    let places = places::places(step, &own, others.iter());
+    let places = places_of(volume, step, own)?;
     let base = places::set_aside(&places, |path| volume.attributes(path).is_ok());
     let mut moves = Vec::new();
     for place in places {
@@ -384,4 +413,36 @@ fn set_aside(volume: &Volume, step: Option<u64>, own: BTreeSet<FilePath>) -> Res
         });
     }
     Ok(moves)
+}
+
+/// Returns the paths of a namespace that hold the files `own` of a checkpoint, and no others.
+fn places_of(
+    volume: &Volume,
+    step: Option<u64>,
+    own: BTreeSet<FilePath>,
+) -> Result<BTreeSet<FilePath>> {
+    let tree: Tree = volume.tree()?;
+    let files = tree.iter().filter(|(_, node)| node.kind == Kind::File);
+    let inner = files.filter_map(|(path, _)| path.strip_prefix(volume.prefix()));
+    let others: Vec<FilePath> = inner.filter(|path| !own.contains(path)).collect();
+    let own: Vec<FilePath> = own.into_iter().collect();
+    Ok(places::places(step, &own, others.iter()))
+}
+
+/// Returns the directory that holds a checkpoint of these files and nothing else, if there is one.
+pub(super) fn directory_of(
+    volumes: &[Volume],
+    name: &Name,
+    files: &[Member],
+) -> Result<Option<FilePath>> {
+    let inside = |volume: &Volume| {
+        let inner = files.iter().map(|file| file.path.strip_prefix(volume.prefix()));
+        inner.collect::<Option<BTreeSet<FilePath>>>()
+    };
+    let all = volumes.iter().find_map(|volume| Some((volume, inside(volume)?)));
+    let Some((volume, own)) = all else { return Ok(None) };
+    let mut places = places_of(volume, name.step, own)?.into_iter();
+    let (Some(place), None) = (places.next(), places.next()) else { return Ok(None) };
+    let is_directory = volume.attributes(&place)?.is_directory();
+    Ok(is_directory.then(|| volume.outer_path(&place)))
 }

@@ -137,7 +137,7 @@ mod tests {
             ),
         ];
         let (aside, brought) = (Vec::new(), Vec::new());
-        (scratch, Repair { format: 1, aside, goes_on: None, brought, moves })
+        (scratch, Repair { format: 1, aside, unfinished: false, goes_on: None, brought, moves })
     }
 
     const BEFORE: [(&str, &str); 5] = [

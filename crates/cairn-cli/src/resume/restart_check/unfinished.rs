@@ -1,0 +1,225 @@
+//! Which unfinished checkpoints are set aside before a program resumes.
+//!
+//! Frameworks take the directory with the highest number as their newest checkpoint, also if they
+//! were killed while they wrote it. They then fail at each start, or go on with half of a state.
+//!
+//! Must stay true: only a directory is set aside that holds one step and nothing else, that says
+//! by its name, or by its program's marks, that it is a checkpoint, and that lacks something for
+//! certain. All else stays where it is: what looks unfinished may be what its program needs.
+
+use cairn_agent::checkpoint::sets::Member;
+use cairn_agent::checkpoint::sets::register::Checkpoint;
+use cairn_agent::model::checkpoint_name::Name;
+use cairn_agent::model::path::FilePath;
+use cairn_agent::model::protocol::Unfinished;
+use std::collections::BTreeSet;
+
+use crate::drain::checkpoints::Found;
+use crate::error::Result;
+
+/// How frameworks call the directory of a step, before its number: transformers and accelerate,
+/// DeepSpeed, Megatron.
+const STEPS: [&[u8]; 4] = [b"checkpoint", b"ckpt", b"global_step", b"iter"];
+/// As above, in a directory for checkpoints: torchtitan.
+const STEPS_INSIDE: &[u8] = b"step";
+/// End of the name of a file that a framework writes into each step, and how a file begins that it
+/// writes later, and needs: transformers' Trainer, accelerate, torch.distributed.checkpoint.
+const LATER: [(&[u8], &[u8]); 3] = [
+    (b"training_args.bin", b"trainer_state.json"),
+    (b"optimizer.bin", b"random_states_"),
+    (b".distcp", b".metadata"),
+];
+
+/// An unfinished checkpoint that no program shall find.
+pub struct Step<'a> {
+    /// Its name.
+    pub name: &'a Name,
+    /// Its files.
+    pub files: &'a [Member],
+    /// Why it is unfinished.
+    pub reason: &'a str,
+}
+
+/// Chooses among the unfinished checkpoints that were found. `directory` returns the directory that
+/// holds these files of a step and nothing else, if there is one.
+pub fn chosen<'a>(
+    found: &'a Found,
+    directory: &dyn Fn(&Name, &[Member]) -> Result<Option<FilePath>>,
+) -> Result<Vec<Step<'a>>> {
+    let mut steps = Vec::new();
+    for Unfinished { name, reason, is_unknown, .. } in &found.unfinished {
+        let Some(files) = found.unfinished_files.get(name) else { continue };
+        let same = found.complete.iter().filter(|known| known.name.family == name.family);
+        let before = same.max_by_key(|known| known.name.step);
+        if before.is_some_and(|before| before.name.step >= name.step) {
+            continue;
+        }
+        let Some(place) = directory(name, files)? else { continue };
+        let lacks = |before| lacks(files, &place, before);
+        let is_step = is_marked(name) || is_called_step(&place);
+        if is_step && (!is_unknown || is_begun(files) || before.is_some_and(lacks)) {
+            steps.push(Step { name, files, reason });
+        }
+    }
+    Ok(steps)
+}
+
+/// Whether the program gave the name, and so says itself when the checkpoint is complete.
+fn is_marked(name: &Name) -> bool {
+    let family = &name.family.0;
+    name.step.is_some() && !family.windows(6).any(|part| part == b"{step}")
+}
+
+/// Whether a directory is called as frameworks call that of a step.
+fn is_called_step(directory: &FilePath) -> bool {
+    let Some((parent, name)) = directory.split() else { return false };
+    let word = name.trim_ascii_end().to_ascii_lowercase();
+    let digits = word.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+    let word = &word[..word.len() - digits];
+    let word = word.strip_suffix(b"-").or(word.strip_suffix(b"_")).unwrap_or(word);
+    let around = parent.split().map(|(_, name)| name.to_ascii_lowercase()).unwrap_or_default();
+    let is_inside = || {
+        let holds = |part: &[u8]| around.windows(part.len()).any(|found| found == part);
+        holds(b"checkpoint") || holds(b"ckpt")
+    };
+    digits > 0 && (STEPS.contains(&word) || word == STEPS_INSIDE && is_inside())
+}
+
+/// Whether a framework's earlier file is there, and its later one is not.
+fn is_begun(files: &[Member]) -> bool {
+    let names = || files.iter().filter_map(|file| Some(file.path.split()?.1));
+    LATER.iter().any(|(earlier, later)| {
+        names().any(|name| name.ends_with(earlier)) && !names().any(|name| name.starts_with(later))
+    })
+}
+
+/// Whether the step with these files in `place` has no file for one that the step before has.
+fn lacks(files: &[Member], place: &FilePath, before: &Checkpoint) -> bool {
+    let (there, here) = (before.name.step, before.files.first());
+    let depth = place.components().count();
+    let Some(other) = here.map(|file| top(&file.path, depth)) else { return false };
+    let own: BTreeSet<Vec<u8>> = files
+        .iter()
+        .filter_map(|file| Some(without(&file.path.strip_prefix(place)?, step_of(place))))
+        .collect();
+    let mut others = before.files.iter().filter_map(|file| file.path.strip_prefix(&other));
+    others.any(|inner| !own.contains(&without(&inner, there)))
+}
+
+/// The first `depth` components of a path.
+fn top(path: &FilePath, depth: usize) -> FilePath {
+    path.components().take(depth).fold(FilePath::root(), |path, name| path.join(name))
+}
+
+/// The number at the end of a directory's name.
+fn step_of(directory: &FilePath) -> Option<u64> {
+    let (_, name) = directory.split()?;
+    let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+    std::str::from_utf8(&name[name.len() - digits..]).ok()?.parse().ok()
+}
+
+/// A path with a sign in place of each number that is `step`.
+fn without(path: &FilePath, step: Option<u64>) -> Vec<u8> {
+    let mut text = Vec::new();
+    let parts = path.as_bytes().chunk_by(|a, b| a.is_ascii_digit() == b.is_ascii_digit());
+    for part in parts {
+        let number = std::str::from_utf8(part).ok().and_then(|digits| digits.parse::<u64>().ok());
+        match number.is_some() && number == step {
+            true => text.push(b'#'),
+            false => text.extend(part),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cairn_agent::checkpoint::sets::register::Level;
+    use cairn_agent::model::checkpoint_name::Family;
+
+    fn path(text: &str) -> FilePath {
+        FilePath::parse(text.as_bytes()).expect("a valid path")
+    }
+
+    fn members(names: &[&str]) -> Vec<Member> {
+        let member = |name: &&str| Member { path: path(name), inode: 1, version: 1, bytes: 1 };
+        names.iter().map(member).collect()
+    }
+
+    fn step(number: u64, names: &[&str]) -> Checkpoint {
+        Checkpoint {
+            id: number,
+            ordinal: number,
+            completed_ns: 0,
+            name: Name { family: Family(b"run/checkpoint-{step}".to_vec()), step: Some(number) },
+            files: members(names),
+            modified_ns: 0,
+            level: Level::Node,
+            wanted: Level::Node,
+        }
+    }
+
+    #[test]
+    fn directories_are_known_by_the_names_that_frameworks_give_them() {
+        let known = [
+            "run/checkpoint-20",
+            "ckpts/checkpoint_3",
+            "out/global_step10",
+            "out/iter_0000010",
+            "outputs/checkpoint/step-10",
+            "ckpt7",
+        ];
+        for name in known {
+            assert!(is_called_step(&path(name)), "{name}");
+        }
+        for name in ["run-2", "checkpoints/fold-2", "out/step-10", "checkpoint", "seed7/best", "20"]
+        {
+            assert!(!is_called_step(&path(name)), "{name}");
+        }
+    }
+
+    #[test]
+    fn step_lacks_what_the_one_before_has_under_the_same_name() {
+        let before = step(10, &["run/checkpoint-10/a", "run/checkpoint-10/b/step-10.pt"]);
+        let lacks = |names: &[&str]| lacks(&members(names), &path("run/checkpoint-20"), &before);
+        assert!(lacks(&["run/checkpoint-20/a"]));
+        assert!(lacks(&["run/checkpoint-20/a", "run/checkpoint-20/b/step-30.pt"]));
+        assert!(!lacks(&["run/checkpoint-20/a", "run/checkpoint-20/b/step-20.pt"]));
+    }
+
+    #[test]
+    fn only_a_newer_step_that_certainly_lacks_something_is_chosen() {
+        let all = ["run/checkpoint-20/a", "run/checkpoint-20/b"];
+        let complete = [step(10, &["run/checkpoint-10/a", "run/checkpoint-10/b"])];
+        let chosen = |number: u64, names: &[&str], is_unknown: bool, complete: &[Checkpoint]| {
+            let name = step(number, &[]).name;
+            let unfinished = Unfinished {
+                name: name.clone(),
+                files: names.len() as u64,
+                bytes: 2,
+                place: FilePath::root(),
+                reason: "it ends".to_string(),
+                is_unknown,
+                waits: false,
+                is_outside: false,
+            };
+            let found = Found {
+                complete: complete.to_vec(),
+                unfinished: vec![unfinished],
+                unfinished_files: [(name, members(names))].into(),
+                unclean: Vec::new(),
+            };
+            let directory = |_: &Name, _: &[Member]| Ok(Some(path("run/checkpoint-20")));
+            super::chosen(&found, &directory).expect("looks").len() == 1
+        };
+        assert!(chosen(20, &all, false, &complete) && chosen(20, &all[..1], true, &complete));
+        assert!(chosen(20, &all, false, &[]), "a writer died in it");
+        let trainer =
+            ["run/checkpoint-20/training_args.bin", "run/checkpoint-20/trainer_state.json"];
+        assert!(chosen(20, &trainer[..1], true, &[]) && !chosen(20, &trainer, true, &[]));
+        assert!(!chosen(20, &all, true, &complete), "it has all files");
+        assert!(!chosen(20, &all[..1], true, &[]), "there is none to compare it with");
+        assert!(!chosen(5, &all, false, &complete), "programs take a newer one");
+    }
+}
