@@ -10,6 +10,7 @@ pub(crate) mod launcher;
 pub(crate) mod probe;
 pub(crate) mod real_prefix;
 pub(crate) mod signals;
+mod tmpdir;
 pub(crate) mod unserved;
 
 use cairn_agent::agent::client::Client;
@@ -179,6 +180,12 @@ pub struct Arguments {
     /// reach see its files: static programs, containers, other shells
     #[arg(help_heading = None, long, value_name = "YES|NO", env = "CAIRN_RUN_MOUNT_FUSE", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     mount_fuse: Option<bool>,
+    /// Let programs make their temporary files in the store: TMPDIR is /cairn/tmp, and nothing in
+    /// it is drained. Faster for programs that rename such files to their places, as Lightning
+    /// does. Programs cannot make sockets and FIFOs there, which Python's multiprocessing.Manager
+    /// and MPI do [default: no]
+    #[arg(help_heading = None, long, value_name = "YES|NO", env = "CAIRN_RUN_TMPDIR", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
+    tmpdir: Option<bool>,
     /// Run for `cairn drill`: touches only the store and what the command line names
     #[arg(long, hide = true)]
     rehearsal: bool,
@@ -200,6 +207,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     let is_real = !arguments.is_rehearsal();
     let discard = is_real && arguments.discard.or(settings.run.discard).unwrap_or(false);
     let counts_calls = arguments.report_calls.or(settings.run.report_calls).unwrap_or(false);
+    let has_tmpdir = arguments.tmpdir.or(settings.run.tmpdir).unwrap_or(false);
     let mounts = is_real && arguments.mount_fuse.or(settings.run.mount_fuse).unwrap_or(false);
     let resume = Resume::of(arguments.resume, settings.run.resume.clone())?;
     let newest_only = arguments.newest_only.or(settings.run.newest_only).unwrap_or(false);
@@ -323,8 +331,12 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
         crate::output::say!("cairn: {}: {note}", job.job);
     }
     let mounted = if mounts { mount_for_run(&claim) } else { Ok(()) };
-    let executed =
-        mounted.and_then(|()| execute(&claim, &library, &arguments.command, counts_calls, |_| {}));
+    let executed = mounted.and_then(|()| {
+        let place = has_tmpdir.then(|| tmpdir::make(&claim)).transpose()?;
+        execute(&claim, &library, &arguments.command, counts_calls, |command| {
+            command.envs(place.map(|place| ("TMPDIR", place)));
+        })
+    });
     let code = executed.as_ref().ok().map(|ran| exit_code(ran.status));
     let last = match &company {
         Some(company) => match company.leave(&claim, code)? {

@@ -99,6 +99,8 @@ pub struct RunSettings {
     pub report_calls: Option<bool>,
     /// `--mount-fuse`.
     pub mount_fuse: Option<bool>,
+    /// `--tmpdir`.
+    pub tmpdir: Option<bool>,
     /// `--force`.
     pub force: Option<bool>,
     /// `--huge-pages`.

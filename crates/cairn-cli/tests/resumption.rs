@@ -151,8 +151,8 @@ exit 3";
 const SHOW_FLAT: &str = "cd /cairn; for f in restart.*; do echo $f $(head -c2 $f); done; exit 3";
 
 /// Executes a script in a store that no run uses.
-/// Saves steps of three files each; dies in the midst of the last one, between two files if `at` is
-/// `between`, and within a file if it is `within`. Then says which steps there are.
+/// Saves steps of three files each; dies in the midst of the last one: before the first file if `at`
+/// is `before`, between two files if it is `between`, and within a file if it is `within`. Then says which steps there are.
 const SAVES: &str = r#"
 import os, signal, sys
 first, last, at = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
@@ -162,6 +162,8 @@ open('/cairn/run/log', 'a').write('begun\n')
 for step in range(first, last + 1):
     place = f'/cairn/run/checkpoint-{step}'
     os.makedirs(place)
+    if step == last and at == 'before':
+        os.kill(os.getpid(), signal.SIGKILL)
     for name in ['config.json', f'model-{step}.safetensors', 'optimizer.pt']:
         with open(f'{place}/{name}', 'w') as file:
             file.write(f'{step} ' * 50000)
@@ -183,7 +185,7 @@ fn saves(sandbox: &Sandbox, options: &[&str], arguments: [&str; 3]) -> Ran {
 
 #[test]
 fn step_that_a_killed_run_did_not_finish_is_set_aside_before_the_next_begins() {
-    for at in ["within", "between"] {
+    for at in ["before", "between", "within"] {
         let sandbox = Sandbox::new();
         saves(&sandbox, &[], ["1", "4", at]).ends_with(137).prints("\n");
         let ran = saves(&sandbox, &["--resume", "as-is"], ["5", "4", "never"]);
@@ -196,10 +198,9 @@ fn step_that_a_killed_run_did_not_finish_is_set_aside_before_the_next_begins() {
         ran.prints("checkpoint-1 checkpoint-2 checkpoint-3 log\n");
         assert_eq!(sandbox.drained("run/checkpoint-4/optimizer.pt"), "4 ".repeat(50000));
         assert_eq!(sandbox.drained("run/log"), "begun\nbegun\n");
-        assert_eq!(
-            sandbox.drained(".cairn-damaged/run/checkpoint-4/config.json"),
-            "4 ".repeat(50000)
-        );
+        let aside = sandbox.out().join(".cairn-damaged/run/checkpoint-4");
+        assert!(aside.is_dir(), "{at}");
+        assert_eq!(aside.join("config.json").exists(), at != "before");
     }
 }
 

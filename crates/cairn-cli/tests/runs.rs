@@ -365,3 +365,25 @@ fn what_is_safe_at_the_end_of_the_time_is_said_to_be() {
         sandbox.cairn(&["run", "--until", "+1s", "--persist", &out, "--shared", "--", "true"]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
 }
+
+#[test]
+fn temporary_files_are_made_in_the_store_and_never_drained() {
+    let sandbox = Sandbox::new();
+    let out = sandbox.out();
+    let run = ["run", "--job", "t", "--tmpdir", "--persist", out.to_str().expect("UTF-8")];
+    let script = "
+import os, tempfile
+file = tempfile.NamedTemporaryFile(delete=False)
+file.write(b'state')
+file.close()
+os.rename(file.name, '/cairn/last.ckpt')
+left = tempfile.mkdtemp()
+open(left + '/scratch', 'w').write('x')
+print(os.path.dirname(file.name), oct(os.stat('/cairn/tmp').st_mode))";
+    let ran = sandbox.cairn(&[&run[..], &["--", "python3", "-c", script]].concat());
+    ran.succeeds().prints("/cairn/tmp 0o41777\n").says("store removed");
+    assert_eq!(sandbox.drained("last.ckpt"), "state");
+    assert_eq!(sandbox.drained_names(), ["last.ckpt"]);
+    let ranks = ["run", "--tmpdir", "--scope", "rank", "--", "true"];
+    sandbox.cairn(&ranks).refused_with("--tmpdir: does not work with --scope rank");
+}

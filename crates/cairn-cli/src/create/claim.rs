@@ -296,12 +296,17 @@ impl Claim {
 
     /// Notes, behind the marks of programs, that those who made them are dead.
     fn note_run(&self) -> Result<()> {
-        let directory = self.store.directory();
-        if !directory.join(NOTES_FILE).exists() {
-            return Ok(());
+        match self.store.directory().join(NOTES_FILE).exists() {
+            true => self.note(Kind::Run, 0, vec![b'-']),
+            false => Ok(()),
         }
+    }
+
+    /// Notes something as programs do.
+    pub fn note(&self, kind: Kind, number: u64, text: Vec<u8>) -> Result<()> {
+        let directory = self.store.directory();
         let (time_ns, pid) = (sys::now().0, std::process::id());
-        let note = Note { time_ns, pid, rank: None, kind: Kind::Run, number: 0, text: vec![b'-'] };
+        let note = Note { time_ns, pid, rank: None, kind, number, text };
         let noted = notes::append(Store::open(directory)?.directory().raw(), &note);
         let failed = |errno: sys::Errno| std::io::Error::from_raw_os_error(errno.0);
         noted.map_err(failed).map_err(Error::file("write to", &directory.join(NOTES_FILE)))

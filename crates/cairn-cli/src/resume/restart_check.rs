@@ -21,11 +21,14 @@ use cairn_agent::checkpoint::sets::Member;
 use cairn_agent::checkpoint::sets::register::Checkpoint;
 use cairn_agent::model::checkpoint_name::{Family, Name};
 use cairn_agent::model::job::Job;
+use cairn_agent::model::path::FilePath;
 use cairn_agent::persist::image_place;
+use cairn_agent::store::node::Kind;
 use cairn_agent::store::read::{Buffer, read_whole};
 use cairn_agent::store::volume::{Volume, now};
 use repair::Repair;
 use std::collections::BTreeMap;
+use unfinished::Step;
 
 use crate::create::claim::Claim;
 use crate::drain::checkpoints;
@@ -142,7 +145,14 @@ pub fn set_unfinished_aside(claim: &Claim, quiet: bool) -> Result<()> {
     let volumes = claim.store.volumes()?;
     let found = checkpoints::Found::look(&claim.store, &volumes)?;
     let directory = |name: &Name, files: &[Member]| repair::directory_of(&volumes, name, files);
-    let steps = unfinished::chosen(&found, &directory)?;
+    let mut steps = unfinished::chosen(&found, &directory)?;
+    for volume in &volumes {
+        let tree = volume.tree()?;
+        let inner = |path: &FilePath| path.strip_prefix(volume.prefix()).unwrap_or_default();
+        let names = tree.iter().map(|(path, node)| (inner(path), node.kind == Kind::Directory));
+        let empty = unfinished::empty(names).into_iter();
+        steps.extend(empty.map(|step| Step { place: volume.outer_path(&step.place), ..step }));
+    }
     if steps.is_empty() || !survey::programs(&claim.store)?.is_empty() {
         return Ok(());
     }

@@ -125,7 +125,7 @@ impl<'a> Repair<'a> {
     }
 
     /// Sets aside checkpoints that were never finished.
-    pub(super) fn unfinished(&mut self, steps: &[Step<'_>]) -> Result<()> {
+    pub(super) fn unfinished(&mut self, steps: &[Step]) -> Result<()> {
         building::clear(self.volumes);
         let mut note = Note {
             format: REPAIR_FORMAT,
@@ -135,10 +135,11 @@ impl<'a> Repair<'a> {
             brought: Vec::new(),
             moves: Vec::new(),
         };
-        for Step { name, files, reason } in steps {
+        for Step { name, place, reason } in steps {
+            let Some((volume, inner)) = locate(self.volumes, place) else { continue };
             self.say(&format!("checkpoint {name} is not complete: {reason}"));
-            note.moves.extend(self.set_aside(name, files)?);
-            note.aside.push((*name).clone());
+            note.moves.extend(aside(volume, [inner].into())?);
+            note.aside.push(name.clone());
         }
         self.begin(&note)?;
         self.say_what_is_aside(&note);
@@ -399,7 +400,11 @@ fn set_aside(volume: &Volume, step: Option<u64>, own: BTreeSet<FilePath>) -> Res
     if own.is_empty() {
         return Ok(Vec::new());
     }
-    let places = places_of(volume, step, own)?;
+    aside(volume, places_of(volume, step, own)?)
+}
+
+/// Returns the moves that set aside what is at these places.
+fn aside(volume: &Volume, places: BTreeSet<FilePath>) -> Result<Vec<Move>> {
     let base = places::set_aside(&places, |path| volume.attributes(path).is_ok());
     let mut moves = Vec::new();
     for place in places {

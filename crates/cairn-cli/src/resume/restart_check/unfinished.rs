@@ -7,12 +7,13 @@
 //! by its name, or by its program's marks, that it is a checkpoint, and that lacks something for
 //! certain. All else stays where it is: what looks unfinished may be what its program needs.
 
+use cairn_agent::checkpoint::quarantine;
 use cairn_agent::checkpoint::sets::Member;
 use cairn_agent::checkpoint::sets::register::Checkpoint;
-use cairn_agent::model::checkpoint_name::Name;
+use cairn_agent::model::checkpoint_name::{Family, Name};
 use cairn_agent::model::path::FilePath;
 use cairn_agent::model::protocol::Unfinished;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::drain::checkpoints::Found;
 use crate::error::Result;
@@ -22,30 +23,30 @@ use crate::error::Result;
 const STEPS: [&[u8]; 4] = [b"checkpoint", b"ckpt", b"global_step", b"iter"];
 /// As above, in a directory for checkpoints: torchtitan.
 const STEPS_INSIDE: &[u8] = b"step";
-/// End of the name of a file that a framework writes into each step, and how a file begins that it
-/// writes later, and needs: transformers' Trainer, accelerate, torch.distributed.checkpoint.
-const LATER: [(&[u8], &[u8]); 3] = [
-    (b"training_args.bin", b"trainer_state.json"),
-    (b"optimizer.bin", b"random_states_"),
-    (b".distcp", b".metadata"),
+/// Ends of the names of files that only this framework writes together into a step, and the file
+/// that it writes later, and needs: transformers' Trainer, torch.distributed.checkpoint.
+const LATER: [(&[&[u8]], &[u8]); 2] = [
+    (&[b"training_args.bin", b"optimizer.pt"], b"trainer_state.json"),
+    (&[b".distcp"], b".metadata"),
 ];
 
 /// An unfinished checkpoint that no program shall find.
-pub struct Step<'a> {
+#[derive(Debug, PartialEq, Eq)]
+pub struct Step {
     /// Its name.
-    pub name: &'a Name,
-    /// Its files.
-    pub files: &'a [Member],
+    pub name: Name,
+    /// The directory that holds its files and nothing else.
+    pub place: FilePath,
     /// Why it is unfinished.
-    pub reason: &'a str,
+    pub reason: String,
 }
 
 /// Chooses among the unfinished checkpoints that were found. `directory` returns the directory that
 /// holds these files of a step and nothing else, if there is one.
-pub fn chosen<'a>(
-    found: &'a Found,
+pub fn chosen(
+    found: &Found,
     directory: &dyn Fn(&Name, &[Member]) -> Result<Option<FilePath>>,
-) -> Result<Vec<Step<'a>>> {
+) -> Result<Vec<Step>> {
     let mut steps = Vec::new();
     for Unfinished { name, reason, is_unknown, .. } in &found.unfinished {
         let Some(files) = found.unfinished_files.get(name) else { continue };
@@ -56,12 +57,49 @@ pub fn chosen<'a>(
         }
         let Some(place) = directory(name, files)? else { continue };
         let lacks = |before| lacks(files, &place, before);
-        let is_step = is_marked(name) || is_called_step(&place);
+        let is_step = is_marked(name) || split(&place).is_some();
         if is_step && (!is_unknown || is_begun(files) || before.is_some_and(lacks)) {
-            steps.push(Step { name, files, reason });
+            steps.push(Step { name: name.clone(), place, reason: reason.clone() });
         }
     }
     Ok(steps)
+}
+
+/// Returns the directories of steps that were begun and have no file yet. `names` are all names of
+/// a namespace, each with whether it is a directory. A step whose number is not the highest beside
+/// it is none: its files may have been removed.
+pub fn empty(names: impl Iterator<Item = (FilePath, bool)> + Clone) -> Vec<Step> {
+    let mut steps: BTreeMap<FilePath, Name> = BTreeMap::new();
+    let mut highest: BTreeMap<Family, Option<u64>> = BTreeMap::new();
+    for (place, _) in names.clone().filter(|(_, is_directory)| *is_directory) {
+        let Some((word, number)) = split(&place).filter(|_| !quarantine::is_aside(&place)) else {
+            continue;
+        };
+        let parent = place.split().map(|(parent, _)| parent).unwrap_or_default();
+        let family = Family(parent.join(&[&word[..], b"{step}"].concat()).as_bytes().to_vec());
+        let known = highest.entry(family.clone()).or_default();
+        *known = (*known).max(Some(number));
+        steps.insert(place, Name { family, step: Some(number) });
+    }
+    let above = |path: &FilePath| {
+        let parent = path.split().map(|(parent, _)| parent);
+        std::iter::successors(parent, |path| Some(path.split()?.0))
+    };
+    for (path, _) in names.filter(|(_, is_directory)| !is_directory) {
+        above(&path).for_each(|place| drop(steps.remove(&place)));
+    }
+    let is_outermost = |place: &FilePath| !above(place).any(|place| steps.contains_key(&place));
+    let is_chosen = |(place, name): &(&FilePath, &Name)| {
+        highest.get(&name.family) == Some(&name.step) && is_outermost(place)
+    };
+    let chosen = steps.iter().filter(is_chosen);
+    let reason = || "it has no file yet".to_string();
+    let step = |(place, name): (&FilePath, &Name)| Step {
+        name: name.clone(),
+        place: place.clone(),
+        reason: reason(),
+    };
+    chosen.map(step).collect()
 }
 
 /// Whether the program gave the name, and so says itself when the checkpoint is complete.
@@ -70,37 +108,42 @@ fn is_marked(name: &Name) -> bool {
     name.step.is_some() && !family.windows(6).any(|part| part == b"{step}")
 }
 
-/// Whether a directory is called as frameworks call that of a step.
-fn is_called_step(directory: &FilePath) -> bool {
-    let Some((parent, name)) = directory.split() else { return false };
-    let word = name.trim_ascii_end().to_ascii_lowercase();
-    let digits = word.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
-    let word = &word[..word.len() - digits];
-    let word = word.strip_suffix(b"-").or(word.strip_suffix(b"_")).unwrap_or(word);
-    let around = parent.split().map(|(_, name)| name.to_ascii_lowercase()).unwrap_or_default();
+/// Splits the name of a directory, if it is called as frameworks call that of a step, into what is
+/// before the number and the number.
+fn split(directory: &FilePath) -> Option<(Vec<u8>, u64)> {
+    let (parent, name) = directory.split()?;
+    let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+    let (before, number) = name.split_at(name.len() - digits);
+    let number = std::str::from_utf8(number).ok()?.parse().ok()?;
+    let word = before.strip_suffix(b"-").or(before.strip_suffix(b"_")).unwrap_or(before);
+    let word = word.to_ascii_lowercase();
     let is_inside = || {
+        let around = parent.split().map(|(_, name)| name.to_ascii_lowercase()).unwrap_or_default();
         let holds = |part: &[u8]| around.windows(part.len()).any(|found| found == part);
         holds(b"checkpoint") || holds(b"ckpt")
     };
-    digits > 0 && (STEPS.contains(&word) || word == STEPS_INSIDE && is_inside())
+    let is_step = STEPS.contains(&&word[..]) || word == STEPS_INSIDE && is_inside();
+    is_step.then(|| (before.to_vec(), number))
 }
 
-/// Whether a framework's earlier file is there, and its later one is not.
+/// Whether a framework's earlier files are there, and its later one is not.
 fn is_begun(files: &[Member]) -> bool {
     let names = || files.iter().filter_map(|file| Some(file.path.split()?.1));
     LATER.iter().any(|(earlier, later)| {
-        names().any(|name| name.ends_with(earlier)) && !names().any(|name| name.starts_with(later))
+        let has = |end: &&[u8]| names().any(|name| name.ends_with(end));
+        earlier.iter().all(has) && !names().any(|name| name == *later)
     })
 }
 
 /// Whether the step with these files in `place` has no file for one that the step before has.
 fn lacks(files: &[Member], place: &FilePath, before: &Checkpoint) -> bool {
     let (there, here) = (before.name.step, before.files.first());
+    let number = split(place).map(|(_, number)| number);
     let depth = place.components().count();
     let Some(other) = here.map(|file| top(&file.path, depth)) else { return false };
     let own: BTreeSet<Vec<u8>> = files
         .iter()
-        .filter_map(|file| Some(without(&file.path.strip_prefix(place)?, step_of(place))))
+        .filter_map(|file| Some(without(&file.path.strip_prefix(place)?, number)))
         .collect();
     let mut others = before.files.iter().filter_map(|file| file.path.strip_prefix(&other));
     others.any(|inner| !own.contains(&without(&inner, there)))
@@ -109,13 +152,6 @@ fn lacks(files: &[Member], place: &FilePath, before: &Checkpoint) -> bool {
 /// The first `depth` components of a path.
 fn top(path: &FilePath, depth: usize) -> FilePath {
     path.components().take(depth).fold(FilePath::root(), |path, name| path.join(name))
-}
-
-/// The number at the end of a directory's name.
-fn step_of(directory: &FilePath) -> Option<u64> {
-    let (_, name) = directory.split()?;
-    let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
-    std::str::from_utf8(&name[name.len() - digits..]).ok()?.parse().ok()
 }
 
 /// A path with a sign in place of each number that is `step`.
@@ -136,7 +172,6 @@ fn without(path: &FilePath, step: Option<u64>) -> Vec<u8> {
 mod tests {
     use super::*;
     use cairn_agent::checkpoint::sets::register::Level;
-    use cairn_agent::model::checkpoint_name::Family;
 
     fn path(text: &str) -> FilePath {
         FilePath::parse(text.as_bytes()).expect("a valid path")
@@ -171,12 +206,31 @@ mod tests {
             "ckpt7",
         ];
         for name in known {
-            assert!(is_called_step(&path(name)), "{name}");
+            assert!(split(&path(name)).is_some(), "{name}");
         }
         for name in ["run-2", "checkpoints/fold-2", "out/step-10", "checkpoint", "seed7/best", "20"]
         {
-            assert!(!is_called_step(&path(name)), "{name}");
+            assert!(!split(&path(name)).is_some(), "{name}");
         }
+    }
+
+    #[test]
+    fn directory_without_files_is_a_step_if_its_number_is_the_highest() {
+        let empty = |names: &[&str]| {
+            let paths: Vec<FilePath> = names.iter().map(|name| path(name)).collect();
+            let all = paths.iter().map(|path| (path.clone(), !path.as_bytes().ends_with(b".pt")));
+            let steps = super::empty(all).into_iter();
+            steps.map(|step| format!("{} {}", step.place, step.name)).collect::<Vec<_>>()
+        };
+        let steps = ["run", "run/checkpoint-10", "run/checkpoint-10/a.pt", "run/checkpoint-20"];
+        assert_eq!(empty(&steps), ["run/checkpoint-20 run/checkpoint-20"]);
+        let inner = [&steps[..], &["run/checkpoint-20/global_step20"]].concat();
+        assert_eq!(empty(&inner), ["run/checkpoint-20 run/checkpoint-20"]);
+        let full = [&inner[..], &["run/checkpoint-20/global_step20/a.pt"]].concat();
+        assert!(empty(&full).is_empty(), "{:?}", empty(&full));
+        let removed = ["run", "run/checkpoint-10", "run/checkpoint-20", "run/checkpoint-20/a.pt"];
+        assert!(empty(&removed).is_empty());
+        assert!(empty(&[".cairn-damaged", ".cairn-damaged/checkpoint-20", "run-2"]).is_empty());
     }
 
     #[test]
@@ -215,9 +269,11 @@ mod tests {
         };
         assert!(chosen(20, &all, false, &complete) && chosen(20, &all[..1], true, &complete));
         assert!(chosen(20, &all, false, &[]), "a writer died in it");
-        let trainer =
-            ["run/checkpoint-20/training_args.bin", "run/checkpoint-20/trainer_state.json"];
-        assert!(chosen(20, &trainer[..1], true, &[]) && !chosen(20, &trainer, true, &[]));
+        let trainer = ["training_args.bin", "optimizer.pt", "trainer_state.json"];
+        let trainer = trainer.map(|name| format!("run/checkpoint-20/{name}"));
+        let trainer = trainer.each_ref().map(String::as_str);
+        let is_chosen = |count: usize| chosen(20, &trainer[..count], true, &[]);
+        assert!(!is_chosen(1) && is_chosen(2) && !is_chosen(3));
         assert!(!chosen(20, &all, true, &complete), "it has all files");
         assert!(!chosen(20, &all[..1], true, &[]), "there is none to compare it with");
         assert!(!chosen(5, &all, false, &complete), "programs take a newer one");
