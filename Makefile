@@ -8,7 +8,7 @@ root    := $(DESTDIR)$(PREFIX)
 program := target/release/cairn
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test apps slurm ml wheel conformance soak sim fuzz guest interop pages bench install clean
+.PHONY: help build demo test apps slurm ml wheel deb conformance soak sim fuzz guest interop pages bench install clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -43,6 +43,9 @@ ml: build ## Training jobs: the Python package, and torch, transformers, Lightni
 
 wheel: build ## The Python package cairn-ckpt with the program and its libraries (python/dist)
 	python/build.py
+
+deb: build ## A Debian package of what install installs (target/cairn_VERSION_ARCH.deb)
+	packaging/deb/build.sh
 
 conformance: build ## fio with verification, stress-ng, POSIX cases and random calls, preloaded and mounted (CONFORMANCE_SECONDS=n)
 	@scripts/setup.sh build test conformance

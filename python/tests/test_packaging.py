@@ -2,12 +2,17 @@
 
 import ast
 import re
+import shutil
+import subprocess
+import tempfile
 import unittest
+from pathlib import Path
 
 import harness
 
 SPACK = harness.ROOT / "packaging/spack/package.py"
 APPTAINER = harness.ROOT / "packaging/apptainer/cairn.def"
+DEB = harness.ROOT / "packaging/deb/build.sh"
 
 
 class Spack(unittest.TestCase):
@@ -54,6 +59,31 @@ class Apptainer(unittest.TestCase):
     def test_wheel_is_where_the_build_puts_it(self):
         self.assertIn("python/dist/*.whl", APPTAINER.read_text())
         self.assertIn('default=HERE / "dist"', (harness.PACKAGE / "build.py").read_text())
+
+
+@unittest.skipUnless(shutil.which("dpkg-deb"), "dpkg-deb is not installed")
+class Deb(unittest.TestCase):
+    def test_package_holds_what_was_installed_under_its_version(self):
+        with tempfile.TemporaryDirectory() as box:
+            program = Path(box, "tree/usr/bin/cairn")
+            program.parent.mkdir(parents=True)
+            program.write_text("#!/bin/sh\necho cairn 1.2.3\n")
+            program.chmod(0o755)
+            pages = Path(box, "tree/usr/share/man/man1")
+            pages.mkdir(parents=True)
+            (pages / "cairn.1").write_text("a page")
+            subprocess.run([DEB, "--from", Path(box, "tree"), Path(box, "out")], check=True, capture_output=True)
+            package, = Path(box, "out").glob("cairn_1.2.3_*.deb")
+
+            def told(*words):
+                return subprocess.run(["dpkg-deb", *words], check=True, capture_output=True, text=True).stdout
+
+            self.assertEqual(told("--field", package, "Version"), "1.2.3\n")
+            names = [line.split(None, 5) for line in told("--contents", package).splitlines()]
+            files = {name[5]: name[1] for name in names if not name[5].endswith("/")}
+            self.assertEqual(set(files), {f"./usr/{name}" for name in (
+                "bin/cairn", "share/doc/cairn/copyright", "share/man/man1/cairn.1.gz")})
+            self.assertEqual(set(files.values()), {"root/root"})
 
 
 class Version(unittest.TestCase):

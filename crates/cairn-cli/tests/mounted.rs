@@ -557,6 +557,19 @@ fn static_program(sandbox: &Sandbox) -> Option<PathBuf> {
                 ssize_t length = read(0, bytes, atoi(words[2]));
                 return length < 0 || write(1, bytes, length) != length;
             }
+            if (!strcmp(verb, "fill") || !strcmp(verb, "check")) {
+                static char piece[65536];
+                int fills = *verb == 'f', pieces = atoi(words[3]) * 16;
+                int file = open(words[2], fills ? O_CREAT | O_WRONLY : O_RDONLY, 0644);
+                for (int at = 0; at < pieces; at++) {
+                    memset(piece, 'a' + at % 26, sizeof piece);
+                    if (fills && write(file, piece, sizeof piece) != sizeof piece) return 1;
+                    if (!fills && (pread(file, piece, sizeof piece, (long)at << 16) != sizeof piece
+                                   || *piece != 'a' + at % 26 || piece[65535] != *piece))
+                        return 1;
+                }
+                return (fills && fsync(file) != 0) | (close(file) != 0);
+            }
             if (!strcmp(verb, "seek")) return lseek(1, 0, SEEK_CUR) != -1 || errno != ESPIPE;
             for (int line = 0; line < atoi(words[2]); line++) {
                 if (dprintf(1, "%d\n", line) < 0) return 1;
@@ -662,6 +675,44 @@ more
         "./script
 "
     );
+}
+
+#[test]
+fn static_program_is_served_on_every_tier_and_where_its_files_are_staged() {
+    let Some(test) = Static::new() else { return };
+    let tier = test.sandbox.work().join("tier");
+    let tier = tier.to_str().expect("UTF-8");
+    let (file, dax) = (format!("file:{tier}:48M"), format!("dax:{tier}:48M"));
+    let ways =
+        [vec!["--tier", "ram:8M", "--tier", &file], vec!["--tier", &file], vec!["--tier", &dax]];
+    for way in ways {
+        let _ = fs::remove_file(tier);
+        let script = r#""$put" fill "$at/big" 20; "$put" check "$at/big" 20"#;
+        let mut command = test.command(script);
+        command.env(
+            "CAIRN_RUN_TIER",
+            way.iter().skip(1).step_by(2).copied().collect::<Vec<_>>().join(","),
+        );
+        Ran::of(command.output().expect("runs"), format!("{way:?}")).succeeds();
+        assert_eq!(test.sandbox.drained("big").len(), 20 << 20);
+    }
+    let out = test.sandbox.out();
+    for stage in ["--stage", "--stage=on-demand"] {
+        let run = [
+            "run",
+            "--job",
+            JOB,
+            stage,
+            "--tier",
+            "ram:48M",
+            "--mount-fuse",
+            "--mount",
+            &test.prefix,
+        ];
+        let place = format!("{}/big", test.prefix);
+        let command = ["--persist", out.to_str().expect("UTF-8"), "--", &test.program, "check"];
+        test.sandbox.cairn(&[&run[..], &command[..], &[&place, "20"]].concat()).succeeds();
+    }
 }
 
 #[test]
