@@ -22,6 +22,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import statistics
 import subprocess
@@ -35,6 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BINARIES = Path(os.environ.get("CAIRN_BIN", ROOT / "target/release")).resolve()
 LIMIT_S = 300  # The slowest takes 20 s by itself.
 MEDIA = ["cairn", "tmpfs", "disk"]
+BY_ARGUMENTS = {"fallocate", "fcntl", "ioctl"}
 
 # Prologue of each program: `timed COMMAND…` adds the command's duration to the measured time.
 PRELUDE = """
@@ -107,7 +109,7 @@ def measure(program, disk, memory, rounds):
         for medium in MEDIA:
             box = disk / f"{program.name}.{medium}.{number}"
             box.mkdir()
-            results[medium], seconds = once(program, medium, box, memory)
+            results[medium], seconds, _ = once(program, medium, box, memory)
             times[medium].append(seconds)
             shutil.rmtree(box)
         for medium in MEDIA:
@@ -117,11 +119,18 @@ def measure(program, disk, memory, rounds):
                           cwd=disk)
     version = (said.stdout + said.stderr).strip().splitlines()
     found = {medium: statistics.median(taken) for medium, taken in times.items()}
-    return {"times": found, "version": version[0] if version else "", "check": check(program)}
+    said = check(program)
+    box = disk / f"{program.name}.calls"
+    box.mkdir()
+    refused = once(program, "cairn", box, memory, ["--report-calls"])[2]
+    if said and (said == "served") != (not refused):
+        raise Failed(f"cairn check says {said!r}, and these were not served: {', '.join(refused) or 'none'}")
+    shutil.rmtree(box)
+    return {"times": found, "version": version[0] if version else "", "check": said}
 
 
-def once(program, medium, box, memory):
-    """Runs a program once on a medium; returns its result and the timed seconds."""
+def once(program, medium, box, memory, options=()):
+    """Runs a program once on a medium; returns its result, the timed seconds, and the functions that were not served."""
     aside, persist = box / "aside", box / "persist"
     aside.mkdir()
     persist.mkdir()
@@ -134,7 +143,7 @@ def once(program, medium, box, memory):
         stores = memory / "stores"
         stores.mkdir(exist_ok=True)
         environment["CAIRN_STORE_ROOT"] = str(stores)
-        command = [BINARIES / "cairn", "run", "--job", "application", "--persist", persist, "--",
+        command = [BINARIES / "cairn", "run", "--job", "application", "--persist", persist, *options, "--",
                    "bash", "-c", f"mkdir /cairn/work && exec bash {script}"]
     else:
         here.mkdir()
@@ -148,7 +157,8 @@ def once(program, medium, box, memory):
     result = shown(program, left, environment, box) if program.shown else tree(left)
     if medium == "tmpfs":
         shutil.rmtree(here)
-    return result, seconds
+    refused = re.findall(r"^cairn: \S+:   (?:refused|past)\b.*?  (\w+)  ", done.stderr, re.MULTILINE)
+    return result, seconds, sorted(set(refused) - BY_ARGUMENTS)
 
 
 def run(command, environment, where):

@@ -47,6 +47,12 @@ const SCRIPTS_MAX: usize = 4;
 /// Number of bytes of a program that are read first; they hold its headers.
 const HEAD_BYTES: usize = 4096;
 const IS_GO: &str = "is a Go program: it calls the kernel directly, not the C library";
+/// Functions that every program with the streams of C++ takes, for `std::wcin` and the like.
+const CXX_STREAMS: [&str; 3] = ["getwc", "putwc", "ungetwc"];
+/// Functions that the libraries of languages take, and hardly ever call on a program's files.
+const SELDOM_ON_FILES: [&str; 6] = ["getwc", "putwc", "ungetwc", "fgetwc", "fputwc", "fputws"];
+/// Function of runtimes, as that of Node.js, which look at files from time to time without it.
+const WATCHES: &str = "inotify_add_watch";
 const IS_STATIC: &str = "is linked statically: Cairn's library cannot be loaded into it";
 /// Number of bytes in which the kernel looks for the interpreter of a script.
 const SCRIPT_LINE_BYTES: usize = 256;
@@ -364,7 +370,7 @@ impl CheckReport {
             }
             Err(Failure::Unconfined(error)) => self.miss_libraries(path, interpreter, &error),
         }
-        self.judge(path, image);
+        self.judge(path, image, false);
         Ok(())
     }
 
@@ -394,17 +400,26 @@ impl CheckReport {
             }
             let bytes = fs::read(path).map_err(Error::file("read", path))?;
             if let Ok(image) = Image::read(&bytes) {
-                self.judge(path, &image);
+                self.judge(path, &image, true);
             }
         }
         Ok(())
     }
 
     /// Adds a finding for each reason why calls of a program or library may not be served.
-    fn judge(&mut self, path: &Path, image: &Image) {
+    fn judge(&mut self, path: &Path, image: &Image, is_library: bool) {
         let mut by_reason: BTreeMap<(Reason, &str), Vec<&str>> = BTreeMap::new();
+        let is_unused = |name: &str| match is_library {
+            _ if name == WATCHES => true,
+            true => SELDOM_ON_FILES.contains(&name),
+            false => image.is_cxx() && CXX_STREAMS.contains(&name),
+        };
         for name in &image.imports {
-            if let Some(reason) = Reason::against(name) {
+            if let Some(mut reason) = Reason::against(name) {
+                if is_unused(name) {
+                    reason.weight = Weight::Note;
+                    reason.text += " if it is called on a file of the store";
+                }
                 by_reason.entry((reason, advice(name))).or_default().push(name);
             }
         }

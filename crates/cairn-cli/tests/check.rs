@@ -256,6 +256,38 @@ fn script_is_judged_by_its_interpreter() {
 }
 
 #[test]
+fn functions_that_come_with_the_streams_of_cxx_and_with_libraries_are_notes() {
+    let sandbox = Sandbox::new();
+    let source = sandbox.work().join("streams.cc");
+    let text_of = "#include <iostream>\n#include <cwchar>\nint main(int n, char **) {\n\
+        if (n > 1) std::wcout << std::getwc(stdin) << putwc(L'x', stdout);\n\
+        std::cout << n; if (n > 9) throw 1; return 0; }\n";
+    fs::write(&source, text_of).expect("writes");
+    let program = sandbox.work().join("streams");
+    let built = Command::new("c++").arg("-o").arg(&program).arg(&source).status();
+    if !built.is_ok_and(|status| status.success()) {
+        println!("left out: no C++ compiler");
+        return;
+    }
+    let report = check(&sandbox, &[text(&program)], 0);
+    assert!(finds(&report, "note", &["takes getwc, putwc", "if it is called"]), "{report:#}");
+    let watches =
+        "#include <sys/inotify.h>\nint watch(void) { return inotify_add_watch(0, \".\", 1); }";
+    let library = compile(&sandbox, "libwatch.so", watches, &["-shared", "-fPIC"]);
+    let uses = "int watch(void); int main(void) { return watch(); }";
+    let program = compile(&sandbox, "uses", uses, &[text(&library)]);
+    let report = check(&sandbox, &[text(&program)], 0);
+    assert!(
+        finds(&report, "note", &["takes inotify_add_watch: refused with ENOSPC"]),
+        "{report:#}"
+    );
+    let wide = "#include <wchar.h>\n#include <stdio.h>\nint main(void) { return putwc(L'x', stdout) < 0; }";
+    let program = compile(&sandbox, "alone", wide, &[]);
+    let report = check(&sandbox, &[text(&program)], MISSED);
+    assert!(finds(&report, "missed", &["takes putwc"]), "{report:#}");
+}
+
+#[test]
 fn functions_that_are_refused_are_named_with_the_file_that_takes_them() {
     let sandbox = Sandbox::new();
     let wide = r#"

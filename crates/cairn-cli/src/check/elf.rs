@@ -66,6 +66,11 @@ pub enum Unreadable {
 }
 
 impl Image {
+    /// Whether it takes functions of the C++ library.
+    pub fn is_cxx(&self) -> bool {
+        self.imports.iter().any(|name| name.starts_with("_ZNSt") || name.starts_with("__cxa_throw"))
+    }
+
     /// Reads the bytes of a file.
     pub fn read(bytes: &[u8]) -> Result<Image, Unreadable> {
         if !bytes.starts_with(MAGIC) {

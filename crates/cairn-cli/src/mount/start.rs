@@ -1,6 +1,7 @@
 //! Starts the keeper of a mount.
 
 use cairn_agent::model::job::Scope;
+use cairn_posix::process::handover::MOUNTED;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::{fs, io};
@@ -17,6 +18,11 @@ pub fn mount(store: &OpenStore, place: Option<&Path>, allow_other: bool) -> Resu
     let prefix = PathBuf::from(&store.job.mount);
     let (place, is_made) = prepared(place.unwrap_or(&prefix))?;
     store.agent()?;
+    if place == prefix {
+        // Programs of the job look for it before they look for the mount.
+        let note = store.directory().join(MOUNTED);
+        fs::write(&note, "").map_err(Error::file("write", &note))?;
+    }
     // The keeper has another current directory, and the path tells the mounts of a store.
     let directory = store.directory();
     let directory = directory.canonicalize().map_err(Error::file("find", directory))?;

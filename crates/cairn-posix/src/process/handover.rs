@@ -34,6 +34,8 @@ pub const STORE_ATTRIBUTE: &CStr = c"user.cairn.store";
 /// A file of this name, followed by the number of a description, that is made in the mount's first
 /// directory, is that description.
 pub const DESCRIPTION_NAME: &[u8] = b".cairn-description.";
+/// Name of the file in the store that is there since it was first mounted at its prefix.
+pub const MOUNTED: &str = "mounted";
 /// Type of a FUSE file system (`FUSE_SUPER_MAGIC`).
 const FUSE: i64 = 0x6573_5546;
 /// Longest path of ours that is opened by name.
@@ -93,6 +95,14 @@ impl Handover {
 
 /// Whether the store is mounted at its prefix.
 fn is_mounted(configuration: &Configuration) -> bool {
+    let mut name = ShortPath::new();
+    name.push(b"/");
+    name.push(MOUNTED.as_bytes());
+    let note = path(configuration.store(), name.to_bytes());
+    let is_there = |note: Path| sys::faccessat(libc::AT_FDCWD, note.as_c_str(), libc::F_OK).is_ok();
+    if !note.is_ok_and(is_there) {
+        return false;
+    }
     let Ok(prefix) = path(configuration.mount(), b"") else { return false };
     let prefix = prefix.as_c_str();
     if !sys::statfs(prefix).is_ok_and(|system| system.f_type == FUSE) {
