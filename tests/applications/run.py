@@ -157,7 +157,7 @@ def once(program, medium, box, memory, options=()):
     result = shown(program, left, environment, box) if program.shown else tree(left)
     if medium == "tmpfs":
         shutil.rmtree(here)
-    refused = re.findall(r"^cairn: \S+:   (?:refused|past)\b.*?  (\w+)  ", done.stderr, re.MULTILINE)
+    refused = re.findall(r"^cairn: \S+:   (?:refused|missed)\b.*?  (\w+)  ", done.stderr, re.MULTILINE)
     return result, seconds, sorted(set(refused) - BY_ARGUMENTS)
 
 

@@ -151,8 +151,9 @@ exit 3";
 const SHOW_FLAT: &str = "cd /cairn; for f in restart.*; do echo $f $(head -c2 $f); done; exit 3";
 
 /// Executes a script in a store that no run uses.
-/// Saves steps of three files each; dies in the midst of the last one: before the first file if `at`
-/// is `before`, between two files if it is `between`, and within a file if it is `within`. Then says which steps there are.
+/// Saves steps of three files each. Dies in the midst of the last one: before the first file if
+/// `at` is `before`, between two files if it is `between`, within a file if it is `within`. Says
+/// first which steps there are.
 const SAVES: &str = r#"
 import os, signal, sys
 first, last, at = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]

@@ -1,6 +1,6 @@
-//! Note of a repair of damaged or unfinished checkpoints: `repair.json` in the store's directory. It exists from
-//! before the first rename until the last one is done and the register knows of the result, also
-//! when the repair was interrupted.
+//! Note of a repair of damaged or unfinished checkpoints: `repair.json` in the store's directory.
+//! It exists from before the first rename until the last one is done and the register knows of the
+//! result, also when the repair was interrupted.
 //!
 //! Must stay true: while the note exists, the files it names are part of no checkpoint and are not
 //! drained. Replacements under construction are invisible to code that reads a tree. Moves nothing;
