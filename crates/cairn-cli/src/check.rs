@@ -85,6 +85,7 @@ Examples:
   cairn check --run ./simulate                run it without arguments, in a store of its own
   cairn check ./simulate input.dat            run it with arguments
   cairn check --json -- mpirun -np 2 ./simulate input.dat | jq .findings
+  cairn check --mount-fuse ./static           judge it for cairn run --mount-fuse
   cairn check --self                          test whether Cairn itself works on this machine
 
 Without a run, check reads the program, its interpreter and the libraries it needs. It reports
@@ -120,6 +121,10 @@ pub struct Arguments {
     /// Check Cairn itself: whether its library is loaded here and comes before the C library
     #[arg(long = "self", conflicts_with_all = ["run", "command"])]
     of_itself: bool,
+    /// Judge the program for cairn run --mount-fuse: what the library does not reach is served by
+    /// the mount. Not for trials
+    #[arg(long, conflicts_with_all = ["run", "of_itself"])]
+    mount_fuse: bool,
     /// Prefix below which the program finds the store in a trial [default: /cairn]
     #[arg(long, value_name = "PREFIX")]
     mount: Option<String>,
@@ -153,6 +158,9 @@ struct Finding {
     /// Whether a trial can confirm or refute it.
     #[serde(skip)]
     is_shown_by_run: bool,
+    /// Whether a mount serves what the library does not reach.
+    #[serde(skip)]
+    comes_by_mount: bool,
 }
 
 /// Result of the check.
@@ -201,7 +209,9 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<i32> {
         exit_code: 0,
     };
     report.look_at(&program, 0)?;
-    if arguments.run || arguments.command.len() > 1 {
+    if arguments.mount_fuse {
+        report.mount();
+    } else if arguments.run || arguments.command.len() > 1 {
         let trial = trial::run(context, arguments.mount.clone(), &arguments.command)?;
         report.learn(trial);
     }
@@ -274,7 +284,28 @@ impl CheckReport {
     fn find(&mut self, weight: Weight, file: &Path, what: impl Into<String>, advice: &str) {
         let file = escaped(file.as_os_str().as_bytes());
         let (what, advice) = (what.into(), advice.to_owned());
-        self.findings.push(Finding { weight, what, file, advice, is_shown_by_run: true });
+        let (is_shown_by_run, comes_by_mount) = (true, false);
+        self.findings.push(Finding { weight, what, file, advice, is_shown_by_run, comes_by_mount });
+    }
+
+    /// Adds a finding about a program that the library cannot be loaded into, and that a mount
+    /// serves.
+    fn find_unreached(&mut self, file: &Path, what: impl Into<String>, advice: &str) {
+        let advice = format!("run it with --mount-fuse, or {advice}");
+        self.find(Weight::OutOfReach, file, what, &advice);
+        if let Some(found) = self.findings.last_mut() {
+            found.comes_by_mount = true;
+        }
+    }
+
+    /// Judges the program for a run with a mount.
+    fn mount(&mut self) {
+        for found in self.findings.iter_mut().filter(|found| found.comes_by_mount) {
+            found.weight = Weight::Note;
+            found.what += "; it is served by the mount";
+            found.advice =
+                "let it use large calls: each goes through the mount's server".to_owned();
+        }
     }
 
     /// Examines a program that is the interpreter of `depth` nested scripts.
@@ -300,7 +331,7 @@ impl CheckReport {
             }
             Err(Unreadable::OtherMachine) => {
                 let what = "is for another machine, or for 32 bits: Cairn's library cannot be loaded into it";
-                self.find(Weight::OutOfReach, path, what, "use a build for this machine");
+                self.find_unreached(path, what, "use a build for this machine");
                 Ok(())
             }
             Err(Unreadable::Damaged(why)) => {
@@ -344,7 +375,7 @@ impl CheckReport {
             self.kind = kind;
         }
         if image.is_go {
-            self.find(Weight::OutOfReach, path, IS_GO, "let it write elsewhere");
+            self.find_unreached(path, IS_GO, "let it write elsewhere");
         }
         let Some(interpreter) = &image.interpreter else {
             if image.has_cairn {
@@ -353,8 +384,8 @@ impl CheckReport {
                 let what = "is linked with libcairn.a: only a trial shows what is refused";
                 self.find(Weight::Note, path, what, "try it with --run");
             } else {
-                let advice = "run it with --mount-fuse, or link it dynamically, or with libcairn.a (cairn config --help)";
-                self.find(Weight::OutOfReach, path, IS_STATIC, advice);
+                let advice = "link it dynamically, or with libcairn.a (cairn config --help)";
+                self.find_unreached(path, IS_STATIC, advice);
             }
             return Ok(());
         };
@@ -379,7 +410,7 @@ impl CheckReport {
     fn miss_libraries(&mut self, program: &Path, interpreter: &Path, refusal: &io::Error) {
         let name = interpreter.file_name().unwrap_or_default().to_string_lossy();
         if OTHER_LINKERS.iter().any(|other| name.starts_with(other)) {
-            self.find(Weight::OutOfReach, program, OTHER_C_LIBRARY, OTHER_C_LIBRARY_ADVICE);
+            self.find_unreached(program, OTHER_C_LIBRARY, OTHER_C_LIBRARY_ADVICE);
         }
         let what = format!(
             "the libraries it needs were not examined: listing them takes its dynamic linker under a seccomp filter, \
@@ -391,7 +422,7 @@ impl CheckReport {
 
     fn look_at_libraries(&mut self, program: &Path, libraries: &[Library]) -> Result<()> {
         if !libraries.iter().any(|library| library.name.starts_with("libc.so.6")) {
-            self.find(Weight::OutOfReach, program, OTHER_C_LIBRARY, OTHER_C_LIBRARY_ADVICE);
+            self.find_unreached(program, OTHER_C_LIBRARY, OTHER_C_LIBRARY_ADVICE);
         }
         for Library { name, path } in libraries {
             self.libraries.push(path.clone());

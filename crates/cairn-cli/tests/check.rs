@@ -75,7 +75,7 @@ fn executable(path: &Path, content: &[u8]) {
 
 /// Runs `cairn check --json`, asserts exit code `code` and returns the report.
 fn check(sandbox: &Sandbox, arguments: &[&str], code: i32) -> Value {
-    let ran = sandbox.cairn(&[&["check", "--json", "--"], arguments].concat()).ends_with(code);
+    let ran = sandbox.cairn(&[&["check", "--json"], arguments].concat()).ends_with(code);
     let report = of_check(&ran);
     assert_eq!(report["exit_code"], code);
     report
@@ -164,6 +164,8 @@ fn static_programs_are_out_of_reach() {
             finds(&report, "out-of-reach", &["is linked statically", "dynamically"]),
             "{report:#}"
         );
+        let report = check(&sandbox, &["--mount-fuse", text(&program)], 0);
+        assert!(finds(&report, "note", &["is linked statically", "by the mount"]), "{report:#}");
         // A trial run does not improve the verdict, and shows the system calls that the program
         // made.
         let ran = sandbox.cairn(&["check", "--run", "--json", text(&program)]);
