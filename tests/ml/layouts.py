@@ -7,7 +7,8 @@ Each layout has three steps. A real library writes it where it is installed (pro
 generator that makes the directories and files in the library's order. Afterwards
 `cairn ls --checkpoints` must show each step once, with all its files. Generators are also killed
 when half of a step, and all but its last file, is written, the first one or the last: that step must not be complete, neither
-before nor after the kill, while the ones before it stay complete. `GAPS` names the layouts for
+before nor after the kill, while the ones before it stay complete. The next run must find every file of those where it was; of the
+half step it must find all files or none. `GAPS` names the layouts for
 which it does not, and what it shows instead; a gap that is closed is a failure, too, so that it
 leaves the list.
 
@@ -168,6 +169,13 @@ def half(names):
                 if len(complete) != last:
                     return (f"steps {complete} are complete {moment} a kill after {cut} of {len(own)} files of step number "
                             f"{last + 1}")
+            job.run(["find", "/cairn", "-type", "f", "-not", "-path", "*/.cairn-damaged/*", "-fprintf", job.box / "found", "%P\\n"])
+            found = set((job.box / "found").read_text().split())
+            *whole, part = (set(step) for step in plan)
+            part = {name for name, pattern in zip(plan[-1], names) if not pattern.endswith("!")}
+            lost = set().union(*whole) - found
+            if lost or part & found not in (set(), part):
+                return f"the next run finds {sorted(part & found)} of {sorted(part)}, and lacks {sorted(lost)}"
     return ""
 
 

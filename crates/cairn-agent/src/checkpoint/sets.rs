@@ -42,10 +42,6 @@ use usual::Usual;
 /// some ranks, was rewritten in part, or has lost files: more files may come, or the others go too.
 const PATIENCE_FACTOR: u32 = 12;
 
-/// File that ends a checkpoint of torch.distributed.checkpoint, and how its others end.
-const METADATA: &[u8] = b"/.metadata";
-const SHARD: &[u8] = b".distcp";
-
 /// A version of a file that is part of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Member {
@@ -482,8 +478,7 @@ fn standing(
     let is_patient = usual.is_some() || is_mixed || is_short || missing.is_some();
     let changed_ns = newest_ns(draft).max(draft.entries_ns);
     let left = left_of(if is_patient { patience } else { situation.settle }, changed_ns);
-    let is_published =
-        is_single_file(&name.family, draft) || draft.is_renamed || is_committed(draft);
+    let is_published = is_single_file(&name.family, draft) || draft.is_renamed;
     // Either a later set was begun, and no earlier one tells whether others must follow; or all
     // writers of this set have moved on.
     let is_followed = is_superseded && usual.is_none() || siblings.is_followed(name);
@@ -499,16 +494,6 @@ fn standing(
         None => DrainProgress::Waiting(Reason::Unsettled(left)),
         Some((there, all)) => DrainProgress::Waiting(Reason::Ranks(there, all)),
     }
-}
-
-/// Whether torch.distributed.checkpoint has written the set to its end: `.metadata` comes when all
-/// ranks have written their shards.
-fn is_committed(draft: &Draft<'_>) -> bool {
-    let is_metadata = |path: &FilePath| path.as_bytes().ends_with(METADATA);
-    let is_shard = |path: &FilePath| path.as_bytes().ends_with(SHARD);
-    let mut paths = draft.files.iter().map(|(path, _)| path);
-    paths.clone().any(|path| is_metadata(path))
-        && paths.all(|path| is_shard(path) || is_metadata(path))
 }
 
 /// Whether all of `some` are among `all`. Both are ordered by path.

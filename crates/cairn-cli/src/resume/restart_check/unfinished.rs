@@ -41,12 +41,11 @@ pub struct Step {
     pub reason: String,
 }
 
-/// Chooses among the unfinished checkpoints that were found. `directory` returns the directory that
-/// holds these files of a step and nothing else, if there is one.
-pub fn chosen(
-    found: &Found,
-    directory: &dyn Fn(&Name, &[Member]) -> Result<Option<FilePath>>,
-) -> Result<Vec<Step>> {
+/// Returns the directory that holds these files of a checkpoint and nothing else, if there is one.
+pub type DirectoryOf<'a> = dyn Fn(&Name, &[Member]) -> Result<Option<FilePath>> + 'a;
+
+/// Chooses among the unfinished checkpoints that were found.
+pub fn chosen(found: &Found, directory: &DirectoryOf<'_>) -> Result<Vec<Step>> {
     let mut steps = Vec::new();
     for Unfinished { name, reason, is_unknown, .. } in &found.unfinished {
         let Some(files) = found.unfinished_files.get(name) else { continue };
@@ -210,7 +209,7 @@ mod tests {
         }
         for name in ["run-2", "checkpoints/fold-2", "out/step-10", "checkpoint", "seed7/best", "20"]
         {
-            assert!(!split(&path(name)).is_some(), "{name}");
+            assert!(split(&path(name)).is_none(), "{name}");
         }
     }
 
