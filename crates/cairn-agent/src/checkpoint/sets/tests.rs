@@ -142,7 +142,7 @@ fn directory_is_complete_when_it_is_as_large_as_the_one_before_and_not_because_i
 }
 
 /// Mechanism: a set counted as complete once a `.metadata` was beside its shards. Consequence: half
-/// a checkpoint was complete, because accelerate writes one for the model and one for the optimizer.
+/// a checkpoint was complete: accelerate writes one for the model and one for the optimizer.
 #[test]
 fn metadata_of_shards_do_not_end_a_checkpoint() {
     let names = ["x/ckpt-7/model/__0_0.distcp", "x/ckpt-7/model/.metadata"];
