@@ -218,6 +218,11 @@ fn what_a_killed_run_left_unfinished_is_never_drained_nor_offered() {
         .cairn(&["ls", "--checkpoints", "torn", "--newest", "*"])
         .prints("/cairn/ckpt-1/a\n/cairn/ckpt-1/b\n");
     sandbox.cairn(&["ls", "torn", "--newest", "ckpt-*/a"]).prints("/cairn/ckpt-1/a\n");
+    let list = ["ls", "--checkpoints", "torn", "--json"];
+    let rows = sandbox.cairn(&list).json();
+    assert_eq!([&rows[0]["path"], &rows[1]["path"]], ["/cairn/ckpt-1", "/cairn/ckpt-2/a"]);
+    let newest = sandbox.cairn(&[&list[..], &["--newest", "*/a"]].concat()).json();
+    assert_eq!(newest, serde_json::json!(["/cairn/ckpt-1/a", "/cairn/ckpt-1/b"]));
     // A later checkpoint does not complete it; rewriting it does.
     run(&format!("{}kill -9 $$", save(3, "a b"))).ends_with(137);
     assert_eq!(drained(&sandbox, "torn"), [1, 3]);

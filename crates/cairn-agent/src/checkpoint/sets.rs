@@ -167,15 +167,17 @@ impl Set {
 
     /// Returns the path of the only file, or of the lowest directory that contains all files.
     pub fn place(&self) -> FilePath {
-        let (first, more) = match &self.members[..] {
-            [] => return FilePath::root(),
-            [first, more @ ..] => (&first.path, more),
-        };
-        let above = std::iter::successors(Some(first.clone()), |path| Some(path.split()?.0));
-        let has_all =
-            |place: &FilePath| more.iter().all(|member| member.path.strip_prefix(place).is_some());
-        above.into_iter().find(has_all).unwrap_or_default()
+        place(self.members.iter().map(|member| &member.path))
     }
+}
+
+/// Returns the only one of these paths, or that of the lowest directory that contains all of them.
+pub fn place<'a>(mut paths: impl Iterator<Item = &'a FilePath>) -> FilePath {
+    let Some(first) = paths.next() else { return FilePath::root() };
+    paths.fold(first.clone(), |place, path| {
+        let above = std::iter::successors(Some(place), |path| Some(path.split()?.0));
+        above.into_iter().find(|place| path.strip_prefix(place).is_some()).unwrap_or_default()
+    })
 }
 
 /// State of the run.

@@ -7,11 +7,11 @@
 
 use cairn_agent::checkpoint::sets::policy::MATCHING;
 use cairn_agent::checkpoint::sets::register::{Checkpoint, Level};
-use cairn_agent::checkpoint::sets::{Member, NamespaceTree};
+use cairn_agent::checkpoint::sets::{self, Member, NamespaceTree};
 use cairn_agent::drain::checkpoints::{Checkpoints, View};
 use cairn_agent::model::checkpoint_name::{Family, Name};
 use cairn_agent::model::drain_task::DrainTask;
-use cairn_agent::model::path::FilePath;
+use cairn_agent::model::path::{FilePath, serialize_bytes};
 use cairn_agent::model::protocol::Unfinished;
 use cairn_agent::persist::destination::Destination;
 use cairn_agent::persist::manifest::{self, Manifest};
@@ -20,7 +20,7 @@ use cairn_agent::store::node::{Kind, Tree};
 use cairn_agent::store::read::{Buffer, read_whole};
 use cairn_agent::store::volume::{Volume, now};
 use glob::Pattern;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -130,6 +130,16 @@ pub fn take_up(
     Ok(checkpoints.adopt(&groves(volumes, &trees), &[files])?)
 }
 
+/// A path as programs see it.
+#[derive(Debug)]
+struct SeenPath(Vec<u8>);
+
+impl Serialize for SeenPath {
+    fn serialize<S: Serializer>(&self, serializer: S) -> core::result::Result<S::Ok, S::Error> {
+        serialize_bytes(&self.0, serializer)
+    }
+}
+
 /// A checkpoint in the list.
 #[derive(Debug, Serialize)]
 struct Row {
@@ -138,6 +148,9 @@ struct Row {
     /// Its family: the newer checkpoints of a family replace the older ones.
     family: Family,
     step: Option<u64>,
+    /// Path of its only file, or of the lowest directory that contains all of them, as programs see
+    /// it.
+    path: SeenPath,
     files: u64,
     bytes: u64,
     /// Seconds since the last change of its files; null if it is incomplete.
@@ -168,25 +181,34 @@ pub fn list(
     let found = Found::look(store, volumes)?;
     if let Some(pattern) = newest {
         let paths = newest_files(store, volumes, found.complete, pattern)?;
-        let seen = paths.iter().map(|path| store.seen(path));
+        let seen = paths.iter().map(|path| SeenPath(store.seen(path)));
         return match context.json {
-            true => output::json(&paths),
+            true => output::json(&seen.collect::<Vec<_>>()),
             false => {
-                seen.for_each(|path| output::print(&[&path[..], b"\n"].concat()));
+                seen.for_each(|path| output::print(&[&path.0[..], b"\n"].concat()));
                 Ok(())
             }
         };
     }
     let ours = outside.as_ref().filter(|manifest| manifest.store == store.job.store);
-    let mut rows: Vec<Row> = found.complete.iter().map(|known| in_store(known, ours)).collect();
+    let seen = |path: FilePath| SeenPath(store.seen(&path));
+    let complete = found.complete.iter().map(|known| {
+        let path = sets::place(known.files.iter().map(|file| &file.path));
+        in_store(known, seen(path), ours)
+    });
+    let mut rows: Vec<Row> = complete.collect();
     let known: HashSet<&Name> = found.complete.iter().map(|known| &known.name).collect();
     if let Some(manifest) = &outside {
-        let store = &store.job.store;
         let whole = manifest.whole().into_iter();
         let detached = whole.filter(|drained| !known.contains(&drained.name));
-        rows.splice(0..0, detached.map(|drained| only_outside(drained, manifest, store)));
+        let outside = detached.map(|drained| {
+            let path = sets::place(drained.files.iter().map(|file| &file.path));
+            only_outside(drained, seen(path), manifest, &store.job.store)
+        });
+        rows.splice(0..0, outside);
     }
-    rows.extend(found.unfinished.into_iter().map(not_complete));
+    let unfinished = found.unfinished.into_iter();
+    rows.extend(unfinished.map(|one| not_complete(seen(one.place.clone()), one)));
     match context.json {
         true => output::json(&rows),
         false => {
@@ -221,11 +243,12 @@ fn age_s(modified_ns: i64) -> f64 {
 
 impl Row {
     /// Creates the row of a checkpoint with default values.
-    fn new(name: Name, files: u64, bytes: u64) -> Row {
+    fn new(name: Name, path: SeenPath, files: u64, bytes: u64) -> Row {
         Row {
             id: None,
             family: name.family,
             step: name.step,
+            path,
             files,
             bytes,
             age_s: None,
@@ -240,7 +263,7 @@ impl Row {
 
 /// Creates the row of a checkpoint in the store. `manifest` is that of this store in the persist
 /// directory.
-fn in_store(known: &Checkpoint, manifest: Option<&Manifest>) -> Row {
+fn in_store(known: &Checkpoint, path: SeenPath, manifest: Option<&Manifest>) -> Row {
     let word = |level| if level == Level::Pfs { "pfs" } else { "node" };
     let reason = manifest.and_then(|manifest| {
         let copied = known.files.iter().filter(|file| manifest.has(file));
@@ -254,12 +277,17 @@ fn in_store(known: &Checkpoint, manifest: Option<&Manifest>) -> Row {
         wanted: Some(word(known.wanted)),
         verified: level == Level::Pfs,
         reason,
-        ..Row::new(known.name.clone(), known.files.len() as u64, known.bytes())
+        ..Row::new(known.name.clone(), path, known.files.len() as u64, known.bytes())
     }
 }
 
 /// Creates the row of a checkpoint without files in `store`.
-fn only_outside(drained: &manifest::Checkpoint, manifest: &Manifest, store: &str) -> Row {
+fn only_outside(
+    drained: &manifest::Checkpoint,
+    path: SeenPath,
+    manifest: &Manifest,
+    store: &str,
+) -> Row {
     let reason = damage(drained.files.iter().map(|file| &file.path), manifest);
     Row {
         id: (drained.store == *store).then_some(drained.id),
@@ -267,14 +295,14 @@ fn only_outside(drained: &manifest::Checkpoint, manifest: &Manifest, store: &str
         level: Some("pfs-only"),
         verified: reason.is_none(),
         reason,
-        ..Row::new(drained.name.clone(), drained.files.len() as u64, drained.bytes())
+        ..Row::new(drained.name.clone(), path, drained.files.len() as u64, drained.bytes())
     }
 }
 
-fn not_complete(unfinished: Unfinished) -> Row {
+fn not_complete(path: SeenPath, unfinished: Unfinished) -> Row {
     let Unfinished { name, files, bytes, reason, is_unknown, .. } = unfinished;
     let whole = (!is_unknown).then_some(false);
-    Row { reason: Some(reason), whole, ..Row::new(name, files, bytes) }
+    Row { reason: Some(reason), whole, ..Row::new(name, path, files, bytes) }
 }
 
 fn print_rows(rows: &[Row]) {
