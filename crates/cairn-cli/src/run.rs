@@ -610,6 +610,7 @@ fn finish(context: &Context, mut claim: Claim, ran: Ran, options: &Options) -> R
         archive,
         launch,
         unserved: unserved::programs(claim.store.directory()),
+        unreached: unserved::unreached(claim.store.directory()),
         uncaught: unserved::uncaught(claim.store.directory()),
         behind: lag::of(claim.store.directory()),
         not_brought: not_brought(&claim),

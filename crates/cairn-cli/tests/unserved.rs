@@ -7,6 +7,7 @@ use common::Sandbox;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 
 /// Ways to execute the program: by path, by `PATH`, and as Python does with and without a child.
 const WAYS: [&str; 5] = [
@@ -44,6 +45,28 @@ fn program_that_gains_rights_is_named_at_the_end_and_in_the_status() {
         assert_eq!(json[0]["unserved"].as_array().map(Vec::len), Some(1), "{json}");
         sandbox.cairn(&["rm", &job, "--discard"]).succeeds();
     }
+}
+
+#[test]
+fn static_program_is_named_if_it_inherits_what_it_cannot_use() {
+    let sandbox = Sandbox::new();
+    let (source, program) = (sandbox.work().join("say.c"), sandbox.work().join("say"));
+    let text = "#include <unistd.h>\nint main(void) { return write(1, \"x\\n\", 2) != 2; }\n";
+    fs::write(&source, text).expect("writes");
+    let built = Command::new("cc").arg("-static").arg("-o").arg(&program).arg(&source).status();
+    if !built.is_ok_and(|status| status.success()) {
+        println!("left out: no static C library");
+        return;
+    }
+    let say = program.display();
+    let ran =
+        sandbox.run_undrained("inherits", &format!("cd /cairn; cd /; {say}; {say} >/cairn/f"));
+    let ran = ran.ends_with(1).says("not served: ").says("give --mount-fuse");
+    assert!(ran.stderr.contains("work/say: is static"), "{}", ran.stderr);
+    let json = sandbox.cairn(&["status", "inherits", "--json"]).succeeds().json();
+    assert_eq!(json[0]["unreached"].as_array().map(Vec::len), Some(1), "{json}");
+    let ran = sandbox.run_undrained("alone", &format!("echo x >/cairn/f; {say}"));
+    assert!(!ran.stderr.contains("not served"), "{}", ran.stderr);
 }
 
 #[test]

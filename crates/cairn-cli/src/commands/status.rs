@@ -88,6 +88,9 @@ pub struct StoreReport {
     /// Programs that Cairn could not serve.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unserved: Vec<String>,
+    /// Programs that inherited files or a directory of the store and could not use them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unreached: Vec<String>,
     /// A library whose raw system calls could not be caught.
     #[serde(skip_serializing_if = "Option::is_none")]
     uncaught: Option<String>,
@@ -297,6 +300,7 @@ fn report(store: &OpenStore) -> StoreReport {
         block_bytes: 0,
         processes: 0,
         unserved: unserved::programs(store.directory()),
+        unreached: unserved::unreached(store.directory()),
         uncaught: unserved::uncaught(store.directory()),
         launches: Vec::new(),
         launch: job.launch.clone(),
@@ -543,7 +547,8 @@ fn lines(report: &StoreReport) -> Vec<String> {
         ranks::troubles(launch).for_each(|trouble| add("trouble", trouble));
     }
     let uncaught = report.uncaught.as_deref().map(unserved::line_of_uncaught);
-    let unserved = unserved::line(&report.unserved).into_iter().chain(uncaught);
+    let unreached = unserved::line_of_unreached(&report.unreached);
+    let unserved = unserved::line(&report.unserved).into_iter().chain(unreached).chain(uncaught);
     unserved.for_each(|line| add("programs", line));
     let files = &report.files;
     add("files", format!("{}, {}", count(files.total, "file"), human(files.total_bytes)));

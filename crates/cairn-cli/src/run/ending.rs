@@ -157,6 +157,8 @@ pub struct Ending<'a> {
     pub launch: Option<Launch>,
     /// Programs that Cairn could not serve.
     pub unserved: Vec<String>,
+    /// Programs that inherited files or a directory of the store and could not use them.
+    pub unreached: Vec<String>,
     /// A library whose raw system calls could not be caught.
     pub uncaught: Option<String>,
     /// What programs left at the mount prefix in the real file system.
@@ -196,8 +198,10 @@ impl Ending<'_> {
         let calls = self.calls.iter().flat_map(CallReport::lines);
         lines.extend(calls.map(|line| format!("{job}: {line}")));
         let unserved = unserved::line(&self.unserved);
+        let unreached = unserved::line_of_unreached(&self.unreached);
         let uncaught = self.uncaught.as_deref().map(unserved::line_of_uncaught);
-        lines.extend(unserved.into_iter().chain(uncaught).map(|line| format!("{job}: {line}")));
+        let all = unserved.into_iter().chain(unreached).chain(uncaught);
+        lines.extend(all.map(|line| format!("{job}: {line}")));
         lines.extend(self.strayed.iter().map(|strayed| format!("{job}: {}", strayed.line())));
         let told = |launch| ranks::deaths(launch).into_iter().chain(ranks::troubles(launch));
         let of_ranks = self.launch.iter().flat_map(told);
@@ -361,6 +365,8 @@ impl Ending<'_> {
             launch: Option<&'a Launch>,
             #[serde(skip_serializing_if = "<[String]>::is_empty")]
             unserved: &'a [String],
+            #[serde(skip_serializing_if = "<[String]>::is_empty")]
+            unreached: &'a [String],
             #[serde(skip_serializing_if = "Option::is_none")]
             uncaught: Option<&'a str>,
             #[serde(skip_serializing_if = "Option::is_none")]
@@ -409,6 +415,7 @@ impl Ending<'_> {
             calls: self.calls.as_ref(),
             launch: self.launch.as_ref(),
             unserved: &self.unserved,
+            unreached: &self.unreached,
             uncaught: self.uncaught.as_deref(),
             strayed_names: self.strayed.as_ref().map(|strayed| strayed.names),
             behind: &self.behind,

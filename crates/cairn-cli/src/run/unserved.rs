@@ -1,7 +1,7 @@
 //! Reads the notes that the library writes about programs of the job that it cannot serve.
 
 use cairn_agent::model::store_file;
-use cairn_posix::process::unserved::{NOTES, UNCAUGHT};
+use cairn_posix::process::unserved::{NOTES, UNCAUGHT, UNREACHED};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -14,12 +14,21 @@ const PATHS_MAX: usize = 3;
 const PROGRAMS_MAX: usize = 1000;
 const PATH_BYTES_MAX: usize = libc::PATH_MAX as usize;
 
-/// Returns the paths of those programs, sorted. Notes that cannot be read are left out.
+/// Returns the paths of programs that gained rights, sorted. Notes that cannot be read are left out.
 pub fn programs(store: &Path) -> Vec<String> {
+    noted(store, |name| name != UNCAUGHT.to_bytes() && !name.starts_with(UNREACHED.as_bytes()))
+}
+
+/// Returns the paths of programs that inherited what they cannot use, sorted.
+pub fn unreached(store: &Path) -> Vec<String> {
+    noted(store, |name| name.starts_with(UNREACHED.as_bytes()))
+}
+
+fn noted(store: &Path, is_meant: impl Fn(&[u8]) -> bool) -> Vec<String> {
     let notes = fs::read_dir(store.join(NOTES.to_string_lossy().as_ref()));
     let notes = notes.into_iter().flatten().flatten().take(PROGRAMS_MAX);
-    let of_programs = notes.filter(|note| note.file_name().as_bytes() != UNCAUGHT.to_bytes());
-    let paths = of_programs.filter_map(|note| store_file::read(&note.path(), PATH_BYTES_MAX).ok());
+    let meant = notes.filter(|note| is_meant(note.file_name().as_bytes()));
+    let paths = meant.filter_map(|note| store_file::read(&note.path(), PATH_BYTES_MAX).ok());
     let mut paths: Vec<String> = paths.map(|path| escaped(&path)).collect();
     paths.sort();
     paths
@@ -40,15 +49,22 @@ pub fn line_of_uncaught(library: &str) -> String {
     )
 }
 
-/// Returns a message about programs that were not served; None if there are none.
+/// Returns a message about programs that gained rights; None if there are none.
 pub fn line(programs: &[String]) -> Option<String> {
+    let why = "runs with extra rights (set-user-ID, set-group-ID or capabilities), so the system does \
+               not load Cairn's library into it or into programs that it starts";
+    (!programs.is_empty()).then(|| format!("not served: {}: {why}", few(programs)))
+}
+
+/// Returns a message about programs that inherited what they cannot use; None if there are none.
+pub fn line_of_unreached(programs: &[String]) -> Option<String> {
+    let why = "is static or has another C library, and began with files or a directory of the store, which it \
+               cannot use: give --mount-fuse";
+    (!programs.is_empty()).then(|| format!("not served: {}: {why}", few(programs)))
+}
+
+/// Names the first few programs.
+fn few(programs: &[String]) -> String {
     let named: Vec<&str> = programs.iter().take(PATHS_MAX).map(String::as_str).collect();
-    let more = if programs.len() > PATHS_MAX { ", ..." } else { "" };
-    (!programs.is_empty()).then(|| {
-        format!(
-            "not served: {}{more}: runs with extra rights (set-user-ID, set-group-ID or capabilities), so the system does \
-             not load Cairn's library into it or into programs that it starts",
-            named.join(", ")
-        )
-    })
+    named.join(", ") + if programs.len() > PATHS_MAX { ", ..." } else { "" }
 }

@@ -64,17 +64,22 @@ struct Given {
 
 impl Handover {
     /// Gives the program at `path`, which this process is about to execute, the files that it
-    /// inherits. Does nothing if the library will be in it, or if the store is not mounted.
+    /// inherits. Does nothing if the library will be in it. If the store is not mounted, notes that
+    /// the program cannot use them.
     pub fn begin(path: &CStr) -> Handover {
-        let is_needed = |found: &Configuration| {
-            is_mounted(found) && unserved::is_out_of_reach(path) && has_inheritable_state()
-        };
-        let mount = configuration::get().filter(|found| is_needed(found)).and_then(|found| {
-            let mount = mount::attached().filter(|_| !mount::is_poisoned())?;
-            Some((found, mount))
-        });
-        let Some((found, mount)) = mount else { return Handover(None) };
-        for (descriptor, handle) in table::all().filter(|(descriptor, _)| survives(*descriptor)) {
+        let found = configuration::get().filter(|_| has_inheritable_state());
+        let mount = mount::attached().filter(|_| !mount::is_poisoned());
+        let Some((found, mount)) = found.zip(mount) else { return Handover(None) };
+        let inherited = || table::all().filter(|(descriptor, _)| survives(*descriptor));
+        let inherits = inherited().next().is_some() || cwd::inode().is_some();
+        if !inherits || !unserved::is_out_of_reach(path) {
+            return Handover(None);
+        }
+        if !is_mounted(found) {
+            unserved::note_unreached(path);
+            return Handover(None);
+        }
+        for (descriptor, handle) in inherited() {
             // What fails stays a placeholder, with which the program gets `EBADF`.
             let _ = give(mount, found, descriptor, handle);
         }

@@ -4,7 +4,8 @@
 //! program: nobody can be told at that moment.
 //!
 //! A note is a file of the store, `unserved/DEVICE.INODE`, that holds the program's path. `cairn
-//! run` and `cairn status` read the notes. Another note, `unserved/uncaught`, says that system
+//! run` and `cairn status` read the notes. `unserved/unreached.DEVICE.INODE` is about a program
+//! that inherited files of the store and cannot use them. `unserved/uncaught` says that system
 //! calls past the C library cannot be served where the program runs.
 //!
 //! Does not keep any program from being executed, and skips programs that it cannot examine.
@@ -22,6 +23,8 @@ use crate::kernel::configuration::{self, Configuration, LIBRARY};
 pub const NOTES: &CStr = c"unserved";
 /// Note that names the library whose raw system calls could not be caught.
 pub const UNCAUGHT: &CStr = c"uncaught";
+/// How the names of notes about programs begin that inherited what they cannot use.
+pub const UNREACHED: &str = "unreached.";
 /// Most bytes of a program's path that a note holds, NUL included.
 const PATH_BYTES: usize = 512;
 /// Bytes of a program that tell who loads it: its headers, or the first line of a script.
@@ -37,11 +40,28 @@ const CAPABILITIES: &CStr = c"security.capability";
 pub fn note_program(path: &CStr) {
     let Some(configuration) = configuration::get() else { return };
     let Some(program) = gains_rights(path) else { return };
+    note(configuration, &name_of(b"", &program), path);
+}
+
+/// Writes a note about the program at `path`, which this process is about to execute: it inherits
+/// files of the store or a directory of it, and is out of reach. Of one that gains rights
+/// [`note_program`] tells.
+pub fn note_unreached(path: &CStr) {
+    let Some(configuration) = configuration::get().filter(|_| gains_rights(path).is_none()) else {
+        return;
+    };
+    if let Ok(program) = sys::fstatat(libc::AT_FDCWD, path, 0) {
+        note(configuration, &name_of(UNREACHED.as_bytes(), &program), path);
+    }
+}
+
+fn name_of(prefix: &[u8], program: &libc::stat) -> ShortPath {
     let mut name = ShortPath::new();
+    name.push(prefix);
     name.push_number(program.st_dev);
     name.push(b".");
     name.push_number(program.st_ino);
-    note(configuration, &name, path);
+    name
 }
 
 /// Whether the dynamic linker will not load Cairn into the program at `path`. Of a script, its
