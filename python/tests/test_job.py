@@ -236,7 +236,7 @@ os.kill(os.getpid(), signal.SIGKILL)
         """, expected=137)
         self.in_job("""
             assert sorted(os.listdir("/cairn/run")) == ["checkpoint-10", "checkpoint-30", "logs"]
-            assert open("/cairn/.cairn-damaged/run/checkpoint-20/a", "rb").read() == b"half"
+            assert open("/cairn/.cairn-damaged/unfinished/run/unfinished-checkpoint-20/a", "rb").read() == b"half"
             if os.fork() == 0:
                 os.mkdir("/cairn/run/checkpoint-40")
                 out = open("/cairn/run/checkpoint-40/a", "wb")

@@ -151,31 +151,36 @@ exit 3";
 const SHOW_FLAT: &str = "cd /cairn; for f in restart.*; do echo $f $(head -c2 $f); done; exit 3";
 
 /// Executes a script in a store that no run uses.
-/// Saves steps of three files each. Dies in the midst of the last one: before the first file if
-/// `at` is `before`, between two files if it is `between`, within a file if it is `within`. Says
-/// first which steps there are.
+/// Saves steps as a framework does, each without the one before the last. Dies in the midst of the
+/// last one: before the first file if `at` is `before`, between two files if it is `between`, within
+/// a file if it is `within`; if it is `after`, behind the last file. Says first which steps there
+/// are.
 const SAVES: &str = r#"
-import os, signal, sys
-first, last, at = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+import os, pathlib, shutil, signal, sys
+first, last, at, kilobytes = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 os.makedirs('/cairn/run', exist_ok=True)
-print(*sorted(os.listdir('/cairn/run')))
+print(*sorted(os.listdir('/cairn/run')), 'of', len(list(pathlib.Path('/cairn').rglob('checkpoint-*'))))
 open('/cairn/run/log', 'a').write('begun\n')
+def die(moment):
+    if step == last and at == moment:
+        os.kill(os.getpid(), signal.SIGKILL)
 for step in range(first, last + 1):
     place = f'/cairn/run/checkpoint-{step}'
     os.makedirs(place)
-    if step == last and at == 'before':
-        os.kill(os.getpid(), signal.SIGKILL)
-    for name in ['config.json', f'model-{step}.safetensors', 'optimizer.pt']:
+    die('before')
+    for name in ['config.json', 'model.safetensors', 'optimizer.pt', 'trainer_state.json']:
         with open(f'{place}/{name}', 'w') as file:
-            file.write(f'{step} ' * 50000)
-            if step == last and name[0] == 'm' and at == 'within':
+            file.write(f'{step} ' * (512 * kilobytes))
+            if name[0] == 'o':
                 file.flush()
-                os.kill(os.getpid(), signal.SIGKILL)
-        if step == last and name[0] == 'm' and at == 'between':
-            os.kill(os.getpid(), signal.SIGKILL)
+                die('within')
+        if name[0] == 'm':
+            die('between')
+    die('after')
+    shutil.rmtree(f'/cairn/run/checkpoint-{step - 2}', ignore_errors=True)
 "#;
 
-fn saves(sandbox: &Sandbox, options: &[&str], arguments: [&str; 3]) -> Ran {
+fn saves(sandbox: &Sandbox, options: &[&str], arguments: [&str; 4]) -> Ran {
     let program = sandbox.work().join("saves.py");
     fs::write(&program, SAVES).expect("writes");
     let out = sandbox.out();
@@ -188,45 +193,86 @@ fn saves(sandbox: &Sandbox, options: &[&str], arguments: [&str; 3]) -> Ran {
 fn step_that_a_killed_run_did_not_finish_is_set_aside_before_the_next_begins() {
     for at in ["before", "between", "within"] {
         let sandbox = Sandbox::new();
-        saves(&sandbox, &[], ["1", "4", at]).ends_with(137).prints("\n");
-        let ran = saves(&sandbox, &["--resume", "as-is"], ["5", "4", "never"]);
-        ran.prints("checkpoint-1 checkpoint-2 checkpoint-3 checkpoint-4 log\n");
+        saves(&sandbox, &[], ["1", "4", at, "9"]).ends_with(137);
+        let ran = saves(&sandbox, &["--resume", "as-is"], ["9", "8", "never", "9"]);
+        ran.prints("checkpoint-2 checkpoint-3 checkpoint-4 log of 3\n");
         let sandbox = Sandbox::new();
-        saves(&sandbox, &[], ["1", "4", at]).ends_with(137);
-        let ran = saves(&sandbox, &[], ["4", "5", "never"]).succeeds();
-        let said = "checkpoint run/checkpoint-4 was never finished and is set aside in /cairn/.cairn-damaged";
+        saves(&sandbox, &[], ["1", "4", at, "9"]).ends_with(137);
+        let ran = saves(&sandbox, &[], ["4", "5", "never", "9"]).succeeds();
+        let said = "checkpoint run/checkpoint-4 is set aside in /cairn/.cairn-damaged/unfinished";
         let ran = ran.says(said).says("newest whole checkpoint run/checkpoint-3");
-        ran.prints("checkpoint-1 checkpoint-2 checkpoint-3 log\n");
-        assert_eq!(sandbox.drained("run/checkpoint-4/optimizer.pt"), "4 ".repeat(50000));
-        assert_eq!(sandbox.drained("run/log"), "begun\nbegun\n");
-        let aside = sandbox.out().join(".cairn-damaged/run/checkpoint-4");
-        assert!(aside.is_dir(), "{at}");
+        ran.prints("checkpoint-2 checkpoint-3 log of 2\n");
+        let whole = "4 ".repeat(512 * 9);
+        assert_eq!(sandbox.drained("run/checkpoint-4/optimizer.pt"), whole);
+        let aside = sandbox.out().join(".cairn-damaged/unfinished/run/unfinished-checkpoint-4");
         assert_eq!(aside.join("config.json").exists(), at != "before");
+        assert!(aside.is_dir(), "{at}");
     }
 }
 
+/// Mechanism: each unfinished step that was set aside stayed. Consequence: a job that was killed
+/// again and again filled its store with them.
 #[test]
-fn directory_that_may_be_more_than_a_step_stays_where_it_is() {
+fn steps_that_are_set_aside_do_not_fill_the_store() {
     let sandbox = Sandbox::new();
+    let tier = ["--tier", "ram:4M"];
+    let numbers: Vec<String> = (1..12).map(|step: u32| step.to_string()).collect();
+    for round in 0..4 {
+        let (first, last) = (&numbers[2 * round], &numbers[2 * round + 2]);
+        saves(&sandbox, &tier, [first, last, "within", "300"]).ends_with(137);
+    }
+    let ran = saves(&sandbox, &tier, ["9", "9", "never", "300"]).succeeds();
+    ran.says("checkpoint-9 was never finished").says("another checkpoint");
+    assert!(!sandbox.out().join(".cairn-damaged").exists());
+}
+
+#[test]
+fn directory_that_may_be_whole_or_more_than_a_step_stays_where_it_is() {
+    let sandbox = Sandbox::new();
+    let saved = |last: &str, at: &str| saves(&sandbox, &[], ["1", last, at, "9"]);
+    saved("3", "after").ends_with(137);
     let script = r#"
-        mkdir -p /cairn/checkpoints/fold-1 /cairn/checkpoints/fold-2 /cairn/checkpoint-7
-        echo best > /cairn/checkpoints/fold-1/last.pt
-        sleep 0.1
-        echo best > /cairn/checkpoints/fold-2/last.pt
-        echo note > /cairn/checkpoint-7/a
+        cd /cairn
+        ls run
+        for fold in 1 2; do
+            mkdir -p checkpoints/fold-$fold ck/checkpoint_$fold
+            echo best | tee checkpoints/fold-$fold/last.pt ck/checkpoint_$fold/last.pt > more
+            sleep 0.1
+        done
+        echo config > ck/checkpoint_1/config
+        mkdir -p empty/checkpoint-4 run/checkpoint-1.old
         exec python3 -c '
 import os
-torn = [open(f"/cairn/{name}", "w") for name in ("checkpoints/fold-2/new.pt", "checkpoint-7.tmp")]
+names = ("checkpoints/fold-2/new.pt", "ck/checkpoint_2/log", "checkpoint-7.tmp", "run/checkpoint-3/log")
+torn = [open(f"/cairn/{name}", "a") for name in names]
 for file in torn:
     file.write("half")
     file.flush()
 os.kill(os.getpid(), 9)'
     "#;
-    sandbox.run("folds", script).ends_with(137);
-    let ran = again(&sandbox, "folds", &[], "cd /cairn; ls -A . checkpoints/fold-2 checkpoint-7");
+    let ran = again(&sandbox, "train", &[], script).ends_with(137);
+    ran.prints("checkpoint-1\ncheckpoint-2\ncheckpoint-3\nlog\n");
+    let list = "cd /cairn; ls -A; ls -A run ck ck/checkpoint_2 checkpoints/fold-2 empty";
+    let ran = again(&sandbox, "train", &[], list);
     ran.prints(
-        ".:\ncheckpoint-7\ncheckpoint-7.tmp\ncheckpoints\n\ncheckpoint-7:\na\n\ncheckpoints/fold-2:\nlast.pt\nnew.pt\n",
+        "checkpoint-7.tmp\ncheckpoints\nck\nempty\nmore\nrun\n\
+         checkpoints/fold-2:\nlast.pt\nnew.pt\n\n\
+         ck:\ncheckpoint_1\ncheckpoint_2\n\n\
+         ck/checkpoint_2:\nlast.pt\nlog\n\n\
+         empty:\ncheckpoint-4\n\n\
+         run:\ncheckpoint-1\ncheckpoint-1.old\ncheckpoint-2\ncheckpoint-3\nlog\n",
     );
+}
+
+#[test]
+fn nothing_is_set_aside_after_a_run_that_succeeded() {
+    let sandbox = Sandbox::new();
+    let step = "mkdir -p /cairn/checkpoint-$n; touch /cairn/checkpoint-$n/a";
+    let whole = "touch /cairn/checkpoint-$n/trainer_state.json";
+    let script = format!("n=1; {step}; {whole}; sleep 0.2; n=2; {step}; {whole}; n=3; {step}");
+    sandbox.cairn(&["run", "--job", "ok", "--", "bash", "-c", &script]).succeeds();
+    let ran = sandbox.cairn(&["run", "--job", "ok", "--", "ls", "-A", "/cairn"]);
+    ran.prints("checkpoint-1\ncheckpoint-2\ncheckpoint-3\n");
 }
 
 fn exec(sandbox: &Sandbox, job: &str, script: &str) -> Ran {

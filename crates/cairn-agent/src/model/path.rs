@@ -173,6 +173,11 @@ pub fn building_place() -> FilePath {
     FilePath::root().join(ASIDE).join(BUILDING)
 }
 
+/// Path of the directory for checkpoints that the last run did not finish.
+pub fn unfinished_place() -> FilePath {
+    FilePath::root().join(ASIDE).join(b"unfinished")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -237,11 +237,14 @@ impl Claim {
             checkpoints::begin_run(&claim.store, &volumes)?;
         }
         claim.change(request)?;
+        let has_failed = claim.store.job.pending.is_some();
         claim.begin_run(request, command)?;
         if !joins && request.resume == Resume::Checked {
             (entrance.sign)(directory)?;
             restart_check::verify(&claim, request.quiet)?;
-            restart_check::set_unfinished_aside(&claim, request.quiet)?;
+            if has_failed {
+                restart_check::set_unfinished_aside(&claim, request.quiet)?;
+            }
         }
         if !joins {
             claim.say_what_is_there(request);

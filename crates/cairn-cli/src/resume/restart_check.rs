@@ -16,7 +16,7 @@ pub mod rollback;
 mod tests;
 mod unfinished;
 
-use cairn_agent::checkpoint::quarantine::Repair as Note;
+use cairn_agent::checkpoint::quarantine::{self, Repair as Note};
 use cairn_agent::checkpoint::sets::Member;
 use cairn_agent::checkpoint::sets::register::Checkpoint;
 use cairn_agent::model::checkpoint_name::{Family, Name};
@@ -28,7 +28,7 @@ use cairn_agent::store::read::{Buffer, read_whole};
 use cairn_agent::store::volume::{Volume, now};
 use repair::Repair;
 use std::collections::BTreeMap;
-use unfinished::Step;
+use unfinished::{Files, Step};
 
 use crate::create::claim::Claim;
 use crate::drain::checkpoints;
@@ -91,7 +91,11 @@ pub fn line(claim: &Claim) -> Result<Option<String>> {
         few(told.into_iter())
     };
     let (broken, unknown) = (told(false), told(true));
-    let unclean = found.unclean.iter().map(|path| output::escaped(path.as_bytes()));
+    let is_aside = |path: &FilePath| {
+        locate(&volumes, path).is_some_and(|(_, inner)| quarantine::is_aside(&inner))
+    };
+    let unclean: Vec<&FilePath> = found.unclean.iter().filter(|path| !is_aside(path)).collect();
+    let unclean = unclean.into_iter().map(|path| output::escaped(path.as_bytes()));
     let (whole, unclean) = (few(whole), few(unclean));
     let has_unfinished = broken.is_some() || unknown.is_some();
     let has_torn = has_unfinished || unclean.is_some();
@@ -139,25 +143,32 @@ pub fn verify(claim: &Claim, quiet: bool) -> Result<()> {
     })
 }
 
-/// Sets aside the unfinished checkpoints that a program would take for its newest. Nothing is moved
-/// while programs of an earlier run use the store.
+/// Sets aside the unfinished checkpoints that a program would take for its newest. To be called
+/// after a run that failed. Nothing is moved while programs of that run use the store.
 pub fn set_unfinished_aside(claim: &Claim, quiet: bool) -> Result<()> {
     let volumes = claim.store.volumes()?;
     let found = checkpoints::Found::look(&claim.store, &volumes)?;
     let directory = |name: &Name, files: &[Member]| repair::directory_of(&volumes, name, files);
-    let mut steps = unfinished::chosen(&found, &directory)?;
+    let is_torn = |path: &FilePath| {
+        let place = locate(&volumes, path);
+        place.is_none_or(|(volume, inner)| {
+            volume.attributes(&inner).is_ok_and(|found| found.unclean || found.torn)
+        })
+    };
+    let files = Files { found: &found, directory: &directory, is_torn: &is_torn };
+    let mut steps = files.chosen()?;
     for volume in &volumes {
         let tree = volume.tree()?;
         let inner = |path: &FilePath| path.strip_prefix(volume.prefix()).unwrap_or_default();
         let names = tree.iter().map(|(path, node)| (inner(path), node.kind == Kind::Directory));
-        let empty = unfinished::empty(names).into_iter();
+        let empty = files.empty(names).into_iter();
         steps.extend(empty.map(|step| Step { place: volume.outer_path(&step.place), ..step }));
     }
     if steps.is_empty() || !survey::programs(&claim.store)?.is_empty() {
         return Ok(());
     }
     let _no_agent = claim.without_agent()?;
-    Repair::open(claim, &volumes, quiet)?.unfinished(&steps)
+    Repair::open(claim, &volumes, quiet)?.unfinished(&steps, &found.complete)
 }
 
 fn compare(claim: &Claim, quiet: bool) -> Result<()> {

@@ -3,7 +3,7 @@
 //!
 //! Must stay true: nothing in it counts. Whoever builds there next removes it first.
 
-use cairn_agent::model::path::{ASIDE, FilePath, building_place};
+use cairn_agent::model::path::{ASIDE, FilePath, building_place, unfinished_place};
 use cairn_agent::store::extended::Extended;
 use cairn_agent::store::volume::Volume;
 use cairn_core::{Caller, ROOT};
@@ -27,12 +27,23 @@ pub fn begin(volume: &Volume) -> Result<()> {
 /// them.
 pub fn clear(volumes: &[Volume]) {
     for volume in volumes {
-        remove_all(volume, &building_place());
-        let (fs, caller) = (volume.fs(), volume.caller());
-        let _ = fs.remove_directory(&caller, ROOT, ASIDE);
-        // The next build needs the space.
-        while matches!(fs.reclaim(None), Ok(true)) {}
+        remove_aside(volume, &building_place());
     }
+}
+
+/// Removes the checkpoints that earlier runs did not finish. Errors are ignored, as in [`clear`].
+pub fn clear_unfinished(volumes: &[Volume]) {
+    for volume in volumes {
+        remove_aside(volume, &unfinished_place());
+    }
+}
+
+fn remove_aside(volume: &Volume, place: &FilePath) {
+    remove_all(volume, place);
+    let (fs, caller) = (volume.fs(), volume.caller());
+    let _ = fs.remove_directory(&caller, ROOT, ASIDE);
+    // The next build, or a program, needs the space.
+    while matches!(fs.reclaim(None), Ok(true)) {}
 }
 
 fn remove_all(volume: &Volume, path: &FilePath) {

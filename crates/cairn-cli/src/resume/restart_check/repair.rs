@@ -124,9 +124,11 @@ impl<'a> Repair<'a> {
         Ok(())
     }
 
-    /// Sets aside checkpoints that were never finished.
-    pub(super) fn unfinished(&mut self, steps: &[Step]) -> Result<()> {
+    /// Sets aside checkpoints that were never finished. Of earlier ones nothing stays; of these,
+    /// only if the store has room for one more checkpoint as large as the largest of `complete`.
+    pub(super) fn unfinished(&mut self, steps: &[Step], complete: &[Checkpoint]) -> Result<()> {
         building::clear(self.volumes);
+        building::clear_unfinished(self.volumes);
         let mut note = Note {
             format: REPAIR_FORMAT,
             aside: Vec::new(),
@@ -137,12 +139,31 @@ impl<'a> Repair<'a> {
         };
         for Step { name, place, reason } in steps {
             let Some((volume, inner)) = locate(self.volumes, place) else { continue };
-            self.say(&format!("checkpoint {name} is not complete: {reason}"));
-            note.moves.extend(aside(volume, [inner].into())?);
+            let Some(to) = places::unfinished(&inner) else { continue };
+            self.say(&format!("checkpoint {name} was never finished: {reason}"));
+            build::make_parents(volume, &to, &|_| None)?;
+            let inode = volume.attributes(&inner)?.inode.0;
+            let (from, to) = (place.clone(), volume.outer_path(&to));
+            note.moves.push(Move { inode, from, to, replaces: None });
             note.aside.push(name.clone());
         }
         self.begin(&note)?;
-        self.say_what_is_aside(&note);
+        let largest = complete.iter().max_by_key(|known| known.bytes());
+        let files: Vec<(&FilePath, u64)> = largest
+            .iter()
+            .flat_map(|known| &known.files)
+            .map(|file| (&file.path, file.bytes))
+            .collect();
+        let has_room = |volume: &Volume| Ok(build::has_place(volume, &files)?.is_ok());
+        match self.volumes.iter().map(has_room).collect::<Result<Vec<bool>>>()?.contains(&false) {
+            true => {
+                building::clear_unfinished(self.volumes);
+                self.say(
+                    "it is removed, because the store has no room for it and another checkpoint",
+                );
+            }
+            false => self.say_what_is_aside(&note),
+        }
         Ok(())
     }
 
@@ -204,11 +225,15 @@ impl<'a> Repair<'a> {
 
     fn say_what_is_aside(&self, note: &Note) {
         let mount = &self.claim.store.job.mount;
-        let state = if note.unfinished { "was never finished" } else { "is damaged" };
         for name in &note.aside {
-            self.say(&format!(
-                "checkpoint {name} {state} and is set aside in {mount}/.cairn-damaged: remove it when you no longer need it"
-            ));
+            self.say(&match note.unfinished {
+                true => format!(
+                    "checkpoint {name} is set aside in {mount}/.cairn-damaged/unfinished until there is another one"
+                ),
+                false => format!(
+                    "checkpoint {name} is damaged and set aside in {mount}/.cairn-damaged: remove it when you no longer need it"
+                ),
+            });
         }
         match &note.goes_on {
             None if note.unfinished => {}
@@ -400,11 +425,7 @@ fn set_aside(volume: &Volume, step: Option<u64>, own: BTreeSet<FilePath>) -> Res
     if own.is_empty() {
         return Ok(Vec::new());
     }
-    aside(volume, places_of(volume, step, own)?)
-}
-
-/// Returns the moves that set aside what is at these places.
-fn aside(volume: &Volume, places: BTreeSet<FilePath>) -> Result<Vec<Move>> {
+    let places = places_of(volume, step, own)?;
     let base = places::set_aside(&places, |path| volume.attributes(path).is_ok());
     let mut moves = Vec::new();
     for place in places {

@@ -3,9 +3,11 @@
 //! Frameworks take the directory with the highest number as their newest checkpoint, also if they
 //! were killed while they wrote it. They then fail at each start, or go on with half of a state.
 //!
-//! Must stay true: only a directory is set aside that holds one step and nothing else, that says
-//! by its name, or by its program's marks, that it is a checkpoint, and that lacks something for
-//! certain. All else stays where it is: what looks unfinished may be what its program needs.
+//! Must stay true: a directory is set aside only if its own program could not go on from it, and
+//! can from the one before. It holds one step and nothing else. Either the program marked the step
+//! and did not end it, or the step lacks a file that its framework writes late and needs, and that
+//! the whole step before has. Names, times and missing files of other kinds are no reason: a step
+//! may have fewer files than the one before, and a directory may be more than a step.
 
 use cairn_agent::checkpoint::quarantine;
 use cairn_agent::checkpoint::sets::Member;
@@ -18,17 +20,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::drain::checkpoints::Found;
 use crate::error::Result;
 
-/// How frameworks call the directory of a step, before its number: transformers and accelerate,
-/// DeepSpeed, Megatron.
-const STEPS: [&[u8]; 4] = [b"checkpoint", b"ckpt", b"global_step", b"iter"];
-/// As above, in a directory for checkpoints: torchtitan.
+/// How frameworks call the directory of a step, before its number.
+const STEPS: [&[u8]; 2] = [b"checkpoint", b"ckpt"];
+/// The same in a directory for checkpoints.
 const STEPS_INSIDE: &[u8] = b"step";
-/// Ends of the names of files that only this framework writes together into a step, and the file
-/// that it writes later, and needs: transformers' Trainer, torch.distributed.checkpoint.
-const LATER: [(&[&[u8]], &[u8]); 2] = [
-    (&[b"training_args.bin", b"optimizer.pt"], b"trainer_state.json"),
-    (&[b".distcp"], b".metadata"),
-];
+/// Files that frameworks write late into a step, and need: transformers' Trainer, accelerate,
+/// torch.distributed.checkpoint.
+const NEEDED: [&[u8]; 3] = [b"trainer_state.json", b"random_states_0.pkl", b".metadata"];
 
 /// An unfinished checkpoint that no program shall find.
 #[derive(Debug, PartialEq, Eq)]
@@ -41,64 +39,90 @@ pub struct Step {
     pub reason: String,
 }
 
-/// Returns the directory that holds these files of a checkpoint and nothing else, if there is one.
-pub type DirectoryOf<'a> = dyn Fn(&Name, &[Member]) -> Result<Option<FilePath>> + 'a;
-
-/// Chooses among the unfinished checkpoints that were found.
-pub fn chosen(found: &Found, directory: &DirectoryOf<'_>) -> Result<Vec<Step>> {
-    let mut steps = Vec::new();
-    for Unfinished { name, reason, is_unknown, .. } in &found.unfinished {
-        let Some(files) = found.unfinished_files.get(name) else { continue };
-        let same = found.complete.iter().filter(|known| known.name.family == name.family);
-        let before = same.max_by_key(|known| known.name.step);
-        if before.is_some_and(|before| before.name.step >= name.step) {
-            continue;
-        }
-        let Some(place) = directory(name, files)? else { continue };
-        let lacks = |before| lacks(files, &place, before);
-        let is_step = is_marked(name) || split(&place).is_some();
-        if is_step && (!is_unknown || is_begun(files) || before.is_some_and(lacks)) {
-            steps.push(Step { name: name.clone(), place, reason: reason.clone() });
-        }
-    }
-    Ok(steps)
+/// What is known of the files of a store.
+pub struct Files<'a> {
+    /// Its checkpoints.
+    pub found: &'a Found,
+    /// Returns the directory that holds these files of a checkpoint and nothing else, if there is
+    /// one.
+    pub directory: &'a dyn Fn(&Name, &[Member]) -> Result<Option<FilePath>>,
+    /// Whether a writer of a file died.
+    pub is_torn: &'a dyn Fn(&FilePath) -> bool,
 }
 
-/// Returns the directories of steps that were begun and have no file yet. `names` are all names of
-/// a namespace, each with whether it is a directory. A step whose number is not the highest beside
-/// it is none: its files may have been removed.
-pub fn empty(names: impl Iterator<Item = (FilePath, bool)> + Clone) -> Vec<Step> {
-    let mut steps: BTreeMap<FilePath, Name> = BTreeMap::new();
-    let mut highest: BTreeMap<Family, Option<u64>> = BTreeMap::new();
-    for (place, _) in names.clone().filter(|(_, is_directory)| *is_directory) {
-        let Some((word, number)) = split(&place).filter(|_| !quarantine::is_aside(&place)) else {
-            continue;
+impl Files<'_> {
+    /// Chooses among the unfinished checkpoints that were found.
+    pub fn chosen(&self) -> Result<Vec<Step>> {
+        let mut steps = Vec::new();
+        for Unfinished { name, reason, is_unknown, .. } in &self.found.unfinished {
+            let Some(before) = self.before(name) else { continue };
+            let Some(files) = self.found.unfinished_files.get(name) else { continue };
+            let Some(place) = (self.directory)(name, files)? else { continue };
+            let reason = match is_marked(name) {
+                true => (!is_unknown).then(|| reason.clone()),
+                false => self.lacking(files, &place, before),
+            };
+            steps.extend(reason.map(|reason| Step { name: name.clone(), place, reason }));
+        }
+        Ok(steps)
+    }
+
+    /// Returns the newest whole checkpoint of the same family, if there is none behind `name`.
+    fn before(&self, name: &Name) -> Option<&Checkpoint> {
+        let same = self.found.complete.iter().filter(|known| known.name.family == name.family);
+        same.max_by_key(|known| known.name.step).filter(|known| known.name.step < name.step)
+    }
+
+    /// Returns what the step with these files in `place` lacks.
+    fn lacking(&self, files: &[Member], place: &FilePath, before: &Checkpoint) -> Option<String> {
+        split(place)?;
+        let depth = place.components().count();
+        let there = files.iter().filter(|file| !(self.is_torn)(&file.path));
+        let there: BTreeSet<FilePath> =
+            there.filter_map(|file| file.path.strip_prefix(place)).collect();
+        let lacking = needed(before, depth)?.into_iter().find(|inner| !there.contains(inner))?;
+        Some(format!("it has no whole {lacking}"))
+    }
+
+    /// Returns the directories of steps that were begun and have no file yet. `names` are all names
+    /// of a namespace, each with whether it is a directory.
+    pub fn empty(&self, names: impl Iterator<Item = (FilePath, bool)> + Clone) -> Vec<Step> {
+        let mut steps: BTreeMap<FilePath, Name> = BTreeMap::new();
+        for (place, _) in names.clone().filter(|(_, is_directory)| *is_directory) {
+            let name = split(&place).filter(|_| !quarantine::is_aside(&place));
+            steps.extend(name.map(|name| (place, name)));
+        }
+        let above = |path: &FilePath| {
+            let parent = path.split().map(|(parent, _)| parent);
+            std::iter::successors(parent, |path| Some(path.split()?.0))
         };
-        let parent = place.split().map(|(parent, _)| parent).unwrap_or_default();
-        let family = Family(parent.join(&[&word[..], b"{step}"].concat()).as_bytes().to_vec());
-        let known = highest.entry(family.clone()).or_default();
-        *known = (*known).max(Some(number));
-        steps.insert(place, Name { family, step: Some(number) });
+        for (path, _) in names.filter(|(_, is_directory)| !is_directory) {
+            above(&path).for_each(|place| drop(steps.remove(&place)));
+        }
+        let is_chosen = |(place, name): &(&FilePath, &Name)| {
+            let before = self.before(name);
+            let is_needed = before.and_then(|before| needed(before, place.components().count()));
+            is_needed.is_some() && !above(place).any(|place| steps.contains_key(&place))
+        };
+        let step = |(place, name): (&FilePath, &Name)| Step {
+            name: name.clone(),
+            place: place.clone(),
+            reason: "it has no file yet".to_string(),
+        };
+        steps.iter().filter(is_chosen).map(step).collect()
     }
-    let above = |path: &FilePath| {
-        let parent = path.split().map(|(parent, _)| parent);
-        std::iter::successors(parent, |path| Some(path.split()?.0))
+}
+
+/// Returns the files of a checkpoint that its framework needs, relative to the directory in the
+/// given depth; None if it is of no framework that is known.
+fn needed(known: &Checkpoint, depth: usize) -> Option<BTreeSet<FilePath>> {
+    let is_needed = |path: &&FilePath| path.split().is_some_and(|(_, name)| NEEDED.contains(&name));
+    let inner = |path: &FilePath| {
+        path.components().skip(depth).fold(FilePath::root(), |path, name| path.join(name))
     };
-    for (path, _) in names.filter(|(_, is_directory)| !is_directory) {
-        above(&path).for_each(|place| drop(steps.remove(&place)));
-    }
-    let is_outermost = |place: &FilePath| !above(place).any(|place| steps.contains_key(&place));
-    let is_chosen = |(place, name): &(&FilePath, &Name)| {
-        highest.get(&name.family) == Some(&name.step) && is_outermost(place)
-    };
-    let chosen = steps.iter().filter(is_chosen);
-    let reason = || "it has no file yet".to_string();
-    let step = |(place, name): (&FilePath, &Name)| Step {
-        name: name.clone(),
-        place: place.clone(),
-        reason: reason(),
-    };
-    chosen.map(step).collect()
+    let all: BTreeSet<FilePath> =
+        known.files.iter().map(|file| &file.path).filter(is_needed).map(inner).collect();
+    (!all.is_empty()).then_some(all)
 }
 
 /// Whether the program gave the name, and so says itself when the checkpoint is complete.
@@ -107,64 +131,21 @@ fn is_marked(name: &Name) -> bool {
     name.step.is_some() && !family.windows(6).any(|part| part == b"{step}")
 }
 
-/// Splits the name of a directory, if it is called as frameworks call that of a step, into what is
-/// before the number and the number.
-fn split(directory: &FilePath) -> Option<(Vec<u8>, u64)> {
+/// Returns the checkpoint that a directory is, if it is called as frameworks call that of a step.
+fn split(directory: &FilePath) -> Option<Name> {
     let (parent, name) = directory.split()?;
     let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
     let (before, number) = name.split_at(name.len() - digits);
     let number = std::str::from_utf8(number).ok()?.parse().ok()?;
     let word = before.strip_suffix(b"-").or(before.strip_suffix(b"_")).unwrap_or(before);
-    let word = word.to_ascii_lowercase();
     let is_inside = || {
         let around = parent.split().map(|(_, name)| name.to_ascii_lowercase()).unwrap_or_default();
         let holds = |part: &[u8]| around.windows(part.len()).any(|found| found == part);
-        holds(b"checkpoint") || holds(b"ckpt")
+        STEPS.into_iter().any(holds)
     };
-    let is_step = STEPS.contains(&&word[..]) || word == STEPS_INSIDE && is_inside();
-    is_step.then(|| (before.to_vec(), number))
-}
-
-/// Whether a framework's earlier files are there, and its later one is not.
-fn is_begun(files: &[Member]) -> bool {
-    let names = || files.iter().filter_map(|file| Some(file.path.split()?.1));
-    LATER.iter().any(|(earlier, later)| {
-        let has = |end: &&[u8]| names().any(|name| name.ends_with(end));
-        earlier.iter().all(has) && !names().any(|name| name == *later)
-    })
-}
-
-/// Whether the step with these files in `place` has no file for one that the step before has.
-fn lacks(files: &[Member], place: &FilePath, before: &Checkpoint) -> bool {
-    let (there, here) = (before.name.step, before.files.first());
-    let number = split(place).map(|(_, number)| number);
-    let depth = place.components().count();
-    let Some(other) = here.map(|file| top(&file.path, depth)) else { return false };
-    let own: BTreeSet<Vec<u8>> = files
-        .iter()
-        .filter_map(|file| Some(without(&file.path.strip_prefix(place)?, number)))
-        .collect();
-    let mut others = before.files.iter().filter_map(|file| file.path.strip_prefix(&other));
-    others.any(|inner| !own.contains(&without(&inner, there)))
-}
-
-/// The first `depth` components of a path.
-fn top(path: &FilePath, depth: usize) -> FilePath {
-    path.components().take(depth).fold(FilePath::root(), |path, name| path.join(name))
-}
-
-/// A path with a sign in place of each number that is `step`.
-fn without(path: &FilePath, step: Option<u64>) -> Vec<u8> {
-    let mut text = Vec::new();
-    let parts = path.as_bytes().chunk_by(|a, b| a.is_ascii_digit() == b.is_ascii_digit());
-    for part in parts {
-        let number = std::str::from_utf8(part).ok().and_then(|digits| digits.parse::<u64>().ok());
-        match number.is_some() && number == step {
-            true => text.push(b'#'),
-            false => text.extend(part),
-        }
-    }
-    text
+    let is_step = STEPS.contains(&word) || word == STEPS_INSIDE && is_inside();
+    let family = parent.join(&[before, b"{step}"].concat());
+    is_step.then(|| Name { family: Family(family.as_bytes().to_vec()), step: Some(number) })
 }
 
 #[cfg(test)]
@@ -176,105 +157,143 @@ mod tests {
         FilePath::parse(text.as_bytes()).expect("a valid path")
     }
 
-    fn members(names: &[&str]) -> Vec<Member> {
-        let member = |name: &&str| Member { path: path(name), inode: 1, version: 1, bytes: 1 };
+    fn name(step: u64) -> Name {
+        Name { family: Family(b"run/checkpoint-{step}".to_vec()), step: Some(step) }
+    }
+
+    /// Files of the directory `run/checkpoint-STEP`.
+    fn members(step: u64, names: &[&str]) -> Vec<Member> {
+        let member = |name: &&str| Member {
+            path: path(&format!("run/checkpoint-{step}/{name}")),
+            inode: 1,
+            version: 1,
+            bytes: 1,
+        };
         names.iter().map(member).collect()
     }
 
-    fn step(number: u64, names: &[&str]) -> Checkpoint {
+    fn whole(step: u64, names: &[&str]) -> Checkpoint {
         Checkpoint {
-            id: number,
-            ordinal: number,
+            id: step,
+            ordinal: step,
+            name: name(step),
+            files: members(step, names),
             completed_ns: 0,
-            name: Name { family: Family(b"run/checkpoint-{step}".to_vec()), step: Some(number) },
-            files: members(names),
             modified_ns: 0,
             level: Level::Node,
             wanted: Level::Node,
         }
     }
 
+    fn unfinished(name: Name, files: u64, is_unknown: bool) -> Unfinished {
+        Unfinished {
+            name,
+            files,
+            bytes: 2,
+            place: FilePath::root(),
+            reason: "it ends".to_string(),
+            is_unknown,
+            waits: false,
+            is_outside: false,
+        }
+    }
+
+    /// Why step 20 with these files is chosen behind the whole ones; `torn` is one of them.
+    fn reason(names: &[&str], complete: &[Checkpoint], torn: &str) -> Option<String> {
+        let found = Found {
+            complete: complete.to_vec(),
+            unfinished: vec![unfinished(name(20), names.len() as u64, true)],
+            unfinished_files: [(name(20), members(20, names))].into(),
+            unclean: Vec::new(),
+        };
+        let directory = |_: &Name, _: &[Member]| Ok(Some(path("run/checkpoint-20")));
+        let is_torn = |path: &FilePath| path.as_bytes().ends_with(torn.as_bytes());
+        let files = Files { found: &found, directory: &directory, is_torn: &is_torn };
+        files.chosen().expect("looks").pop().map(|step| step.reason)
+    }
+
     #[test]
     fn directories_are_known_by_the_names_that_frameworks_give_them() {
-        let known = [
-            "run/checkpoint-20",
-            "ckpts/checkpoint_3",
-            "out/global_step10",
-            "out/iter_0000010",
-            "outputs/checkpoint/step-10",
-            "ckpt7",
-        ];
-        for name in known {
-            assert!(split(&path(name)).is_some(), "{name}");
+        for (text, family) in [
+            ("run/checkpoint-20", "run/checkpoint-{step}"),
+            ("ckpts/checkpoint_3", "ckpts/checkpoint_{step}"),
+            ("outputs/checkpoint/step-10", "outputs/checkpoint/step-{step}"),
+            ("ckpt7", "ckpt{step}"),
+        ] {
+            let found = split(&path(text)).expect("is a step");
+            assert_eq!(found.family.to_string(), family);
         }
         for name in ["run-2", "checkpoints/fold-2", "out/step-10", "checkpoint", "seed7/best", "20"]
         {
-            assert!(split(&path(name)).is_none(), "{name}");
+            assert_eq!(split(&path(name)), None, "{name}");
         }
     }
 
     #[test]
-    fn directory_without_files_is_a_step_if_its_number_is_the_highest() {
-        let empty = |names: &[&str]| {
-            let paths: Vec<FilePath> = names.iter().map(|name| path(name)).collect();
-            let all = paths.iter().map(|path| (path.clone(), !path.as_bytes().ends_with(b".pt")));
-            let steps = super::empty(all).into_iter();
-            steps.map(|step| format!("{} {}", step.place, step.name)).collect::<Vec<_>>()
-        };
-        let steps = ["run", "run/checkpoint-10", "run/checkpoint-10/a.pt", "run/checkpoint-20"];
-        assert_eq!(empty(&steps), ["run/checkpoint-20 run/checkpoint-20"]);
-        let inner = [&steps[..], &["run/checkpoint-20/global_step20"]].concat();
-        assert_eq!(empty(&inner), ["run/checkpoint-20 run/checkpoint-20"]);
-        let full = [&inner[..], &["run/checkpoint-20/global_step20/a.pt"]].concat();
-        assert!(empty(&full).is_empty(), "{:?}", empty(&full));
-        let removed = ["run", "run/checkpoint-10", "run/checkpoint-20", "run/checkpoint-20/a.pt"];
-        assert!(empty(&removed).is_empty());
-        assert!(empty(&[".cairn-damaged", ".cairn-damaged/checkpoint-20", "run-2"]).is_empty());
+    fn step_is_chosen_if_it_lacks_what_its_framework_needs() {
+        let trainer = ["model.safetensors", "optimizer.pt", "trainer_state.json"];
+        let before = [whole(10, &trainer)];
+        let said = Some("it has no whole trainer_state.json".to_string());
+        assert_eq!(reason(&trainer[..2], &before, "optimizer.pt"), said);
+        assert_eq!(reason(&trainer[..1], &before, "none"), said);
+        assert_eq!(reason(&trainer, &before, "trainer_state.json"), said);
+        assert_eq!(reason(&trainer, &before, "optimizer.pt"), None, "it could go on from it");
+        assert_eq!(reason(&trainer[..2], &[], "optimizer.pt"), None, "there is no other");
+        assert_eq!(reason(&trainer[..2], &[whole(30, &trainer)], "none"), None, "a newer is whole");
+        let shards = ["model/.metadata", "optimizer/.metadata", "random_states_0.pkl"];
+        let said = Some("it has no whole optimizer/.metadata".to_string());
+        assert_eq!(reason(&shards[..1], &[whole(10, &shards)], "none"), said);
+    }
+
+    /// Mechanism: what the step before had and this one lacked was proof that it is unfinished.
+    /// Consequence: whole steps were set aside to which no evaluation was added yet, of fewer ranks,
+    /// or in directories that hold more than a step.
+    #[test]
+    fn fewer_files_and_a_dead_writer_are_no_reason() {
+        let before = [whole(10, &["model.pt", "opt.pt", "rng_1.pth", "eval.json", "log.txt"])];
+        for names in [&["model.pt", "opt.pt"][..], &["model.pt", "log.txt"], &["best.pt"]] {
+            assert_eq!(reason(names, &before, "log.txt"), None, "{names:?}");
+        }
     }
 
     #[test]
-    fn step_lacks_what_the_one_before_has_under_the_same_name() {
-        let before = step(10, &["run/checkpoint-10/a", "run/checkpoint-10/b/step-10.pt"]);
-        let lacks = |names: &[&str]| lacks(&members(names), &path("run/checkpoint-20"), &before);
-        assert!(lacks(&["run/checkpoint-20/a"]));
-        assert!(lacks(&["run/checkpoint-20/a", "run/checkpoint-20/b/step-30.pt"]));
-        assert!(!lacks(&["run/checkpoint-20/a", "run/checkpoint-20/b/step-20.pt"]));
-    }
-
-    #[test]
-    fn only_a_newer_step_that_certainly_lacks_something_is_chosen() {
-        let all = ["run/checkpoint-20/a", "run/checkpoint-20/b"];
-        let complete = [step(10, &["run/checkpoint-10/a", "run/checkpoint-10/b"])];
-        let chosen = |number: u64, names: &[&str], is_unknown: bool, complete: &[Checkpoint]| {
-            let name = step(number, &[]).name;
-            let unfinished = Unfinished {
-                name: name.clone(),
-                files: names.len() as u64,
-                bytes: 2,
-                place: FilePath::root(),
-                reason: "it ends".to_string(),
-                is_unknown,
-                waits: false,
-                is_outside: false,
-            };
+    fn step_that_its_program_began_and_did_not_end_is_chosen() {
+        let marked = |step| Name { family: Family(b"trainer".to_vec()), step: Some(step) };
+        let chosen = |is_unknown, complete: &[Checkpoint]| {
             let found = Found {
                 complete: complete.to_vec(),
-                unfinished: vec![unfinished],
-                unfinished_files: [(name, members(names))].into(),
+                unfinished: vec![unfinished(marked(20), 1, is_unknown)],
+                unfinished_files: [(marked(20), members(20, &["a"]))].into(),
                 unclean: Vec::new(),
             };
             let directory = |_: &Name, _: &[Member]| Ok(Some(path("run/checkpoint-20")));
-            super::chosen(&found, &directory).expect("looks").len() == 1
+            let files = Files { found: &found, directory: &directory, is_torn: &|_| false };
+            files.chosen().expect("looks").len() == 1
         };
-        assert!(chosen(20, &all, false, &complete) && chosen(20, &all[..1], true, &complete));
-        assert!(chosen(20, &all, false, &[]), "a writer died in it");
-        let trainer = ["training_args.bin", "optimizer.pt", "trainer_state.json"];
-        let trainer = trainer.map(|name| format!("run/checkpoint-20/{name}"));
-        let trainer = trainer.each_ref().map(String::as_str);
-        let is_chosen = |count: usize| chosen(20, &trainer[..count], true, &[]);
-        assert!(!is_chosen(1) && is_chosen(2) && !is_chosen(3));
-        assert!(!chosen(20, &all, true, &complete), "it has all files");
-        assert!(!chosen(20, &all[..1], true, &[]), "there is none to compare it with");
-        assert!(!chosen(5, &all, false, &complete), "programs take a newer one");
+        let before = [Checkpoint { name: marked(10), ..whole(10, &["a"]) }];
+        assert!(chosen(false, &before) && !chosen(true, &before) && !chosen(false, &[]));
+    }
+
+    #[test]
+    fn directory_without_files_is_a_step_behind_one_of_a_framework() {
+        let empty = |complete: &[Checkpoint], names: &[&str]| {
+            let found = Found {
+                complete: complete.to_vec(),
+                unfinished: Vec::new(),
+                unfinished_files: [].into(),
+                unclean: Vec::new(),
+            };
+            let files = Files { found: &found, directory: &|_, _| Ok(None), is_torn: &|_| false };
+            let all = names.iter().map(|name| (path(name), !name.ends_with(".pt")));
+            let steps = files.empty(all).into_iter();
+            steps.map(|step| format!("{} {}", step.place, step.name)).collect::<Vec<_>>()
+        };
+        let before = [whole(10, &["trainer_state.json"])];
+        let steps = ["run", "run/checkpoint-5", "run/checkpoint-20", "run/checkpoint-20/ckpt-20"];
+        assert_eq!(empty(&before, &steps), ["run/checkpoint-20 run/checkpoint-20"]);
+        let full = [&steps[..], &["run/checkpoint-20/ckpt-20/a.pt"]].concat();
+        assert!(empty(&before, &full).is_empty(), "{:?}", empty(&before, &full));
+        assert!(empty(&[], &steps).is_empty() && empty(&[whole(10, &["a"])], &steps).is_empty());
+        assert!(empty(&before, &["out/checkpoint-20", ".cairn-damaged/checkpoint-20"]).is_empty());
     }
 }

@@ -4,7 +4,7 @@
 //! aside before is not replaced.
 
 use cairn_agent::checkpoint::sets::series::has_number;
-use cairn_agent::model::path::{ASIDE, BUILDING, FilePath};
+use cairn_agent::model::path::{ASIDE, BUILDING, FilePath, unfinished_place};
 use std::collections::BTreeSet;
 
 /// Returns the paths that hold a checkpoint: directories that belong to it alone and have its step
@@ -53,6 +53,13 @@ pub fn set_aside(places: &BTreeSet<FilePath>, is_taken: impl Fn(&FilePath) -> bo
     numbered.into_iter().find(is_free).expect("there are fewer names than numbers")
 }
 
+/// Returns where the directory `place` of an unfinished checkpoint is set aside. Its name is
+/// another one there, so that a program that searches all directories does not take it.
+pub fn unfinished(place: &FilePath) -> Option<FilePath> {
+    let (parent, name) = place.split()?;
+    Some(unfinished_place().append(&parent).join(&[b"unfinished-", name].concat()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,6 +72,12 @@ mod tests {
         let others: Vec<FilePath> = others.iter().map(|file| path(file)).collect();
         let places = places(step, &files, others.iter()).into_iter();
         places.map(|place| place.to_lossy().into_owned()).collect()
+    }
+
+    #[test]
+    fn unfinished_step_gets_another_name_where_it_is_set_aside() {
+        let to = unfinished(&path("run/checkpoint-20")).expect("is no root");
+        assert_eq!(to.to_lossy(), ".cairn-damaged/unfinished/run/unfinished-checkpoint-20");
     }
 
     /// Mechanism: files were moved one by one, and directories that became empty were removed.
