@@ -162,9 +162,9 @@ pub struct Arguments {
     /// checkpoint of each family is compared with its checksums, a damaged file is repaired from
     /// its copy in the persist directory, and if no intact copy exists, the checkpoint is moved to
     /// .cairn-damaged and the one before it is used. So is a step (checkpoint-20) that the last run
-    /// did not finish and that its framework could not load. as-is: all files as the last run left them.
-    /// image: the newest image in the persist directory, all files of one moment; what the store
-    /// held is first copied to cairn-left.JOB there [default: checked]
+    /// did not finish, and that its framework could not load. as-is: all files as the last run left
+    /// them. image: the newest image in the persist directory, all files of one moment; what the
+    /// store held is first copied to cairn-left.JOB there [default: checked]
     #[arg(help_heading = None, long, value_name = "WHAT", env = "CAIRN_RUN_RESUME", hide_possible_values = true)]
     resume: Option<Resume>,
     #[command(flatten, next_help_heading = "Archive")]

@@ -97,7 +97,7 @@ pub fn serve(
     let server = Server {
         mount,
         store: handover::store_name(&store).map_err(as_error)?.as_ref().to_owned(),
-        inherited: Inherited::new(start),
+        inherited: Inherited::default(),
         keeper: service.keeper,
         start,
         locks: Arc::default(),

@@ -548,7 +548,7 @@ impl Mount {
     /// Enters an inherited descriptor, a placeholder with this inode, if its handle is open.
     fn recognise(&self, descriptor: i32, placeholder: u64) -> Result<()> {
         if let Some(handle) = self.fs().handle_by_placeholder(placeholder)? {
-            let retain = || Ok(self.fs().retain(self.slot(), handle)?);
+            let retain = || Ok(self.fs().retain(self.slot(), handle).map(drop)?);
             // A descriptor that cannot be entered does not keep the others out.
             drop(table::refer(handle, retain).and_then(|()| table::put(descriptor, handle)));
         }

@@ -107,7 +107,8 @@ pub struct Exec(Option<&'static Mount>);
 impl Exec {
     /// Seals the files that this process wrote, marks its end as orderly, and gives up inherited
     /// references that the exec would close: the executed program may never look at the store.
-    pub fn begin() -> Exec {
+    /// After a handover (`is_given`) it also gives up what the mount's server holds.
+    pub fn begin(is_given: bool) -> Exec {
         let Some(mount) = mount::attached().filter(|_| !mount::is_poisoned()) else {
             return Exec(None);
         };
@@ -118,7 +119,11 @@ impl Exec {
         let mapped = mapping::before_exec(mount, slot);
         let mut kept = mapped || has_working_directory();
         for (_, handle) in table::all() {
-            if !table::is_inherited(handle) || survives_exec(handle) {
+            let stays = match is_given {
+                true => has_placeholder(handle),
+                false => !table::is_inherited(handle) || survives_exec(handle),
+            };
+            if stays {
                 kept = true;
             } else if table::give_up(handle) {
                 let _ = mount.fs().release(slot, handle, mount::now());
@@ -150,6 +155,11 @@ fn survives_exec(handle: HandleId) -> bool {
         let flags = || sys::fcntl(descriptor, libc::F_GETFD, 0).unwrap_or(0);
         other == handle && flags() & libc::FD_CLOEXEC == 0
     })
+}
+
+fn has_placeholder(handle: HandleId) -> bool {
+    table::all()
+        .any(|(descriptor, other)| other == handle && store_inodes::may_be_placeholder(descriptor))
 }
 
 fn has_working_directory() -> bool {

@@ -243,7 +243,7 @@ fn child_that_inherits_a_mapping_keeps_it_until_it_ends_or_executes() {
         spawn.child();
         let _ = kernel::read(reader, &mut [0]);
         mapped.store(0, b"child");
-        let exec = Exec::begin();
+        let exec = Exec::begin(false);
         kernel::write(tell, b"x").unwrap();
         let _ = kernel::read(reader, &mut [0]);
         exec.failed();

@@ -191,7 +191,7 @@ fn exec_gives_up_what_the_parent_still_holds_and_gets_it_back_when_it_fails() {
     let processes = usage().processes;
     let status = forked(|| {
         assert_eq!(usage().processes, processes + 1);
-        let exec = Exec::begin();
+        let exec = Exec::begin(false);
         // No descriptor survives the exec, so the child holds nothing in the store.
         exec.failed();
         write(file, b"still here").unwrap();
@@ -209,7 +209,7 @@ fn process_that_executed_another_program_ends_clean() {
     let status = forked(|| {
         let file = create("executed");
         write(file, b"abc").unwrap();
-        let _exec = Exec::begin();
+        let _exec = Exec::begin(false);
         // SAFETY: the executed program ends at once; if there is none, the assertion fails.
         unsafe { libc::execl(c"/bin/true".as_ptr(), c"true".as_ptr(), core::ptr::null::<i8>()) };
         unreachable!();

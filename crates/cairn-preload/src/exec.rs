@@ -56,7 +56,8 @@ unsafe fn executing(program: *const c_char, execute: impl FnOnce() -> c_int) -> 
         true => Ok(Handover::begin(unsafe { CStr::from_ptr(program) })),
         false => Err(Errno(libc::EFAULT)),
     });
-    let exec = guarded(|| Ok::<_, Errno>(Exec::begin()));
+    let is_given = handover.as_ref().is_ok_and(Handover::is_needed);
+    let exec = guarded(|| Ok::<_, Errno>(Exec::begin(is_given)));
     let result = execute();
     let failure = errno();
     let _ = guarded(|| {

@@ -14,7 +14,8 @@ const PATHS_MAX: usize = 3;
 const PROGRAMS_MAX: usize = 1000;
 const PATH_BYTES_MAX: usize = libc::PATH_MAX as usize;
 
-/// Returns the paths of programs that gained rights, sorted. Notes that cannot be read are left out.
+/// Returns the paths of programs that gained rights, sorted. Notes that cannot be read are left
+/// out.
 pub fn programs(store: &Path) -> Vec<String> {
     noted(store, |name| name != UNCAUGHT.to_bytes() && !name.starts_with(UNREACHED.as_bytes()))
 }

@@ -290,16 +290,18 @@ impl Transaction<'_> {
 }
 
 impl Microfs {
-    /// Records that this process refers to `handle`: it inherited or received a descriptor.
-    pub fn retain(&self, slot: SlotId, handle: HandleId) -> Result<()> {
+    /// Records that this process refers to `handle`: it inherited or received a descriptor. Returns
+    /// whether it did not before.
+    pub fn retain(&self, slot: SlotId, handle: HandleId) -> Result<bool> {
         self.transact(|tx| {
             let slot = tx.slot(slot)?;
             let handle = tx.handle(handle)?;
-            if !slot.holds(tx, handle.id) {
+            let is_new = !slot.holds(tx, handle.id);
+            if is_new {
                 slot.set_holds(tx, handle.id, true);
                 handle.add_reference(tx);
             }
-            Ok(())
+            Ok(is_new)
         })
     }
 

@@ -11,9 +11,9 @@ use fuser::{FileHandle, FopenFlags, INodeNo, Request};
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::server::{OPENED as OTHERS_OPENED, Server, Start, WRITERS};
+use crate::server::{OPENED as OTHERS_OPENED, Server, WRITERS};
 
 /// Marks the kernel's number of such a file.
 const INHERITED: u64 = 1 << 32;
@@ -33,35 +33,40 @@ pub(super) fn description(parent: INodeNo, name: &OsStr) -> Option<HandleId> {
 }
 
 /// In how many files the kernel has each description.
-pub(super) struct Inherited {
-    files: Mutex<HashMap<HandleId, u64>>,
-    /// Whether an earlier server may have handed out more: then nothing is given up before the end
+#[derive(Default)]
+pub(super) struct Inherited(Mutex<HashMap<HandleId, Files>>);
+
+/// The kernel's files of a description.
+struct Files {
+    count: u64,
+    /// Whether an earlier server may have opened more. Then the description is held until the end
     /// of the mount.
     is_incomplete: bool,
 }
 
 impl Inherited {
-    pub(super) fn new(start: Start) -> Inherited {
-        Inherited { files: Mutex::default(), is_incomplete: start == Start::Again }
+    fn map(&self) -> MutexGuard<'_, HashMap<HandleId, Files>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that the kernel gets one more file, if `hold` succeeds.
-    fn open(&self, description: HandleId, hold: impl FnOnce() -> Result<()>) -> Result<()> {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        hold()?;
-        *files.entry(description).or_default() += 1;
+    /// Notes that the kernel gets one more file, if `hold` succeeds, which returns whether this
+    /// server did not hold the description before.
+    fn open(&self, description: HandleId, hold: impl FnOnce() -> Result<bool>) -> Result<()> {
+        let mut map = self.map();
+        let is_new = hold()?;
+        let none = Files { count: 0, is_incomplete: !is_new };
+        map.entry(description).or_insert(none).count += 1;
         Ok(())
     }
 
     /// Notes that the kernel closes a file. Calls `let_go` if no other one has its description.
     pub(super) fn close(&self, description: HandleId, let_go: impl FnOnce()) {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = files.get(&description).map_or(0, |count| count.saturating_sub(1));
-        match left {
-            0 => files.remove(&description),
-            left => files.insert(description, left),
-        };
-        if left == 0 && !self.is_incomplete {
+        let mut map = self.map();
+        // Opened by an earlier server otherwise.
+        let Some(files) = map.get_mut(&description) else { return };
+        files.count = files.count.saturating_sub(1);
+        if files.count == 0 && !files.is_incomplete {
+            map.remove(&description);
             // Under the lock: nobody may open it meanwhile.
             let_go();
         }
@@ -106,19 +111,24 @@ mod tests {
 
     #[test]
     fn description_is_held_until_its_last_file_is_closed() {
-        let inherited = Inherited::new(Start::New);
+        let inherited = Inherited::default();
         let failed = inherited.open(HandleId(7), || Err(Errno(libc::EBADF)));
         assert_eq!(failed, Err(Errno(libc::EBADF)));
-        inherited.open(HandleId(7), || Ok(())).expect("opens");
-        inherited.open(HandleId(7), || Ok(())).expect("opens");
-        assert!(!is_let_go(&inherited) && is_let_go(&inherited));
+        inherited.open(HandleId(7), || Ok(true)).expect("opens");
+        inherited.open(HandleId(7), || Ok(false)).expect("opens");
+        assert!(!is_let_go(&inherited) && is_let_go(&inherited) && !is_let_go(&inherited));
+        inherited.open(HandleId(7), || Ok(true)).expect("opens");
+        assert!(is_let_go(&inherited));
     }
 
+    /// Mechanism: after the death of a server, the next one let no description go. Consequence: what
+    /// was removed kept its space until the end of the mount.
     #[test]
-    fn server_that_does_not_know_all_files_lets_nothing_go() {
-        let inherited = Inherited::new(Start::Again);
-        inherited.open(HandleId(7), || Ok(())).expect("opens");
-        assert!(!is_let_go(&inherited) && !is_let_go(&inherited));
+    fn only_a_description_that_an_earlier_server_had_is_held() {
+        let inherited = Inherited::default();
+        assert!(!is_let_go(&inherited), "an earlier server opened its file");
+        inherited.open(HandleId(7), || Ok(false)).expect("opens");
+        assert!(!is_let_go(&inherited));
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub(crate) fn forked() {
 pub(crate) fn take(mount: &Mount, descriptor: i32, token: u64) -> Result<HandleId> {
     let found = mount.fs().handle_by_token(token)?;
     let handle = found.ok_or(Errno(libc::EBADF))?;
-    table::refer(handle, || Ok(mount.fs().retain(mount.slot(), handle)?))?;
+    table::refer(handle, || Ok(mount.fs().retain(mount.slot(), handle).map(drop)?))?;
     let replaced = placeholder::replace(mount, handle, descriptor);
     table::put(descriptor, handle)?;
     if replaced.is_ok() {

@@ -37,7 +37,7 @@ fn recognise(descriptor: i32, placeholder: u64) -> Result<()> {
     }
     let found = mount.fs().handle_by_placeholder(placeholder)?;
     let handle = found.ok_or(Errno(libc::EBADF))?;
-    table::refer(handle, || Ok(mount.fs().retain(mount.slot(), handle)?))?;
+    table::refer(handle, || Ok(mount.fs().retain(mount.slot(), handle).map(drop)?))?;
     upkeep::release_displaced(mount, table::put(descriptor, handle)?);
     // If another thread closed the number meanwhile, it may refer to something else by now.
     if sys::fstat(descriptor).map(|stat| stat.st_ino) != Ok(placeholder) {

@@ -11,7 +11,7 @@
 //!   the program cannot seek in it.
 //! - A program that cannot be executed leaves this process as it was.
 //!
-//! Does not give away descriptors that close on exec, and those of `O_PATH`.
+//! Does not give away descriptors of `O_PATH`.
 
 use core::ffi::CStr;
 
@@ -79,17 +79,24 @@ impl Handover {
             unserved::note_unreached(path);
             return Handover(None);
         }
-        for (descriptor, handle) in inherited() {
+        // Those that close on exec, too: then the mount's server notices their end, and this
+        // process need not hold their descriptions while the program runs.
+        for (descriptor, handle) in table::all() {
             // What fails stays a placeholder, with which the program gets `EBADF`.
             let _ = give(mount, found, descriptor, handle);
         }
         Handover(Some(Given { mount, stand_in: enter_directory() }))
     }
 
+    /// Whether files were given away.
+    pub fn is_needed(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Takes everything back after a failed exec.
     pub fn failed(self) {
         let Some(Given { mount, stand_in }) = self.0 else { return };
-        for (descriptor, handle) in table::all().filter(|(descriptor, _)| survives(*descriptor)) {
+        for (descriptor, handle) in table::all() {
             let _ = placeholder::replace(mount, handle, descriptor);
         }
         if let Some(stand_in) = stand_in {
@@ -163,7 +170,8 @@ fn give(
             Descriptor::open(libc::AT_FDCWD, path.as_c_str(), flags, 0o600)?
         }
     };
-    sys::dup3(file.raw(), descriptor, 0)?;
+    let flags = if survives(descriptor) { 0 } else { libc::O_CLOEXEC };
+    sys::dup3(file.raw(), descriptor, flags)?;
     Ok(())
 }
 

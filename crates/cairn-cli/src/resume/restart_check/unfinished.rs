@@ -246,8 +246,8 @@ mod tests {
     }
 
     /// Mechanism: what the step before had and this one lacked was proof that it is unfinished.
-    /// Consequence: whole steps were set aside to which no evaluation was added yet, of fewer ranks,
-    /// or in directories that hold more than a step.
+    /// Consequence: whole steps were set aside that had no evaluation yet, or fewer ranks, and
+    /// directories that hold more than a step.
     #[test]
     fn fewer_files_and_a_dead_writer_are_no_reason() {
         let before = [whole(10, &["model.pt", "opt.pt", "rng_1.pth", "eval.json", "log.txt"])];
