@@ -57,7 +57,9 @@ pub struct Roots {
 impl Roots {
     /// Uses only `explicit` if given, else the default directories.
     pub fn new(explicit: Option<PathBuf>) -> Roots {
-        Roots { explicit }
+        // Agents and programs of the job have other current directories.
+        let absolute = |root: PathBuf| std::path::absolute(&root).unwrap_or(root);
+        Roots { explicit: explicit.map(absolute) }
     }
 
     /// Returns the directory that the user chose, if any.

@@ -387,3 +387,14 @@ print(os.path.dirname(file.name), oct(os.stat('/cairn/tmp').st_mode))";
     let ranks = ["run", "--tmpdir", "--scope", "rank", "--", "true"];
     sandbox.cairn(&ranks).refused_with("--tmpdir: does not work with --scope rank");
 }
+
+/// Mechanism: the agent has another current directory, and got the relative path of the store.
+/// Consequence: no run started.
+#[test]
+fn directory_of_stores_may_be_given_relative_to_the_current_one() {
+    let sandbox = Sandbox::new();
+    fs::create_dir(sandbox.work().join("stores")).expect("makes");
+    let run = ["--store-root", "stores", "run", "--job", "near", "--tier", "ram:1M", "--discard"];
+    let script = "cd /; echo text >/cairn/f; cat /cairn/f";
+    sandbox.cairn(&[&run[..], &["--", "bash", "-c", script]].concat()).succeeds().prints("text\n");
+}
