@@ -39,13 +39,15 @@ pub struct Step {
     pub reason: String,
 }
 
+/// Returns the directory that holds these files of a checkpoint and nothing else, if there is one.
+type DirectoryOf<'a> = dyn Fn(&Name, &[Member]) -> Result<Option<FilePath>> + 'a;
+
 /// What is known of the files of a store.
 pub struct Files<'a> {
     /// Its checkpoints.
     pub found: &'a Found,
-    /// Returns the directory that holds these files of a checkpoint and nothing else, if there is
-    /// one.
-    pub directory: &'a dyn Fn(&Name, &[Member]) -> Result<Option<FilePath>>,
+    /// Where a checkpoint is.
+    pub directory: &'a DirectoryOf<'a>,
     /// Whether a writer of a file died.
     pub is_torn: &'a dyn Fn(&FilePath) -> bool,
 }
