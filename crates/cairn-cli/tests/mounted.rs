@@ -737,9 +737,9 @@ fn static_program_is_where_its_parent_is() {
     assert_eq!(test.sandbox.drained("below/here"), "text");
 }
 
-/// Mechanism: the process that executed a static program kept what it had opened until it ended, and
-/// after the death of a server the next one let nothing go. Consequence: the space of a removed file
-/// came back late or never, and a file that the exec had closed counted as open.
+/// Mechanism: the process that executed a static program kept what it had opened until it ended,
+/// and after the death of a server the next one let nothing go. Consequence: the space of a removed
+/// file came back late or never, and a file that the exec had closed counted as open.
 #[test]
 fn files_that_a_static_program_inherits_are_closed_when_it_ends_or_begins() {
     let Some(test) = Static::new() else { return };

@@ -121,8 +121,8 @@ mod tests {
         assert!(is_let_go(&inherited));
     }
 
-    /// Mechanism: after the death of a server, the next one let no description go. Consequence: what
-    /// was removed kept its space until the end of the mount.
+    /// Mechanism: after the death of a server, the next one let no description go. Consequence:
+    /// what was removed kept its space until the end of the mount.
     #[test]
     fn only_a_description_that_an_earlier_server_had_is_held() {
         let inherited = Inherited::default();
