@@ -150,11 +150,10 @@ done
 exit 3";
 const SHOW_FLAT: &str = "cd /cairn; for f in restart.*; do echo $f $(head -c2 $f); done; exit 3";
 
-/// Executes a script in a store that no run uses.
 /// Saves steps as a framework does, each without the one before the last. Dies in the midst of the
-/// last one: before the first file if `at` is `before`, between two files if it is `between`, within
-/// a file if it is `within`; if it is `after`, behind the last file. Says first which steps there
-/// are.
+/// last one: before the first file if `at` is `before`, between two files if it is `between`,
+/// within a file if it is `within`; if it is `after`, behind the last file. Says first which steps
+/// there are.
 const SAVES: &str = r#"
 import os, pathlib, shutil, signal, sys
 first, last, at, kilobytes = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
@@ -275,6 +274,7 @@ fn nothing_is_set_aside_after_a_run_that_succeeded() {
     ran.prints("checkpoint-1\ncheckpoint-2\ncheckpoint-3\n");
 }
 
+/// Executes a script in a store that no run uses.
 fn exec(sandbox: &Sandbox, job: &str, script: &str) -> Ran {
     sandbox.cairn(&["exec", "--job", job, "--", "bash", "-c", script]).succeeds()
 }
