@@ -17,6 +17,8 @@ use std::os::unix::ffi::OsStrExt;
 /// Directory of a namespace to which damaged checkpoints are set aside. Files in it are part of no
 /// checkpoint.
 pub const ASIDE: &[u8] = b".cairn-damaged";
+/// Name, in there, of the directory for checkpoints that the last run did not finish.
+pub const UNFINISHED: &[u8] = b"unfinished";
 /// Subdirectory of the quarantine directory in which replacements are built.
 pub const BUILDING: &[u8] = b".cairn-building";
 
@@ -175,7 +177,7 @@ pub fn building_place() -> FilePath {
 
 /// Path of the directory for checkpoints that the last run did not finish.
 pub fn unfinished_place() -> FilePath {
-    FilePath::root().join(ASIDE).join(b"unfinished")
+    FilePath::root().join(ASIDE).join(UNFINISHED)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! aside before is not replaced.
 
 use cairn_agent::checkpoint::sets::series::has_number;
-use cairn_agent::model::path::{ASIDE, BUILDING, FilePath, unfinished_place};
+use cairn_agent::model::path::{ASIDE, BUILDING, FilePath, UNFINISHED, unfinished_place};
 use std::collections::BTreeSet;
 
 /// Returns the paths that hold a checkpoint: directories that belong to it alone and have its step
@@ -45,8 +45,9 @@ fn directories_of(file: &FilePath) -> Vec<FilePath> {
 pub fn set_aside(places: &BTreeSet<FilePath>, is_taken: impl Fn(&FilePath) -> bool) -> FilePath {
     let aside = FilePath::root().join(ASIDE);
     let is_free = |base: &FilePath| !places.iter().any(|place| is_taken(&base.append(place)));
-    let is_built_in = places.iter().any(|place| place.components().next() == Some(BUILDING));
-    if !is_built_in && is_free(&aside) {
+    let is_ours = |name| matches!(name, BUILDING | UNFINISHED);
+    let meets_ours = places.iter().any(|place| place.components().next().is_some_and(is_ours));
+    if !meets_ours && is_free(&aside) {
         return aside;
     }
     let numbered = (2_u64..).map(|number| aside.join(number.to_string().as_bytes()));
@@ -124,5 +125,6 @@ mod tests {
         let taken = [".cairn-damaged/ckpt-1", ".cairn-damaged/2/ckpt-1"];
         assert_eq!(base(&["ckpt-1"], &taken), ".cairn-damaged/3");
         assert_eq!(base(&["a", ".cairn-building/state.5"], &[]), ".cairn-damaged/2");
+        assert_eq!(base(&["unfinished/run/ckpt-1"], &[]), ".cairn-damaged/2");
     }
 }
