@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use crate::drain::Since;
 use crate::drain::copy::{Place, Source, adopt_file, copy_file, copy_together, patch_file};
 use crate::drain::failures::Failures;
-use crate::drain::link::{Elsewhere, is_copy_of, is_later_copy_of, link};
+use crate::drain::link::{Elsewhere, is_copy_of, is_copy_of_file, link};
 use crate::drain::meter::Meter;
 use crate::drain::plan::{Plan, directories_of, lies_in};
 use crate::drain::queue::{Item, Queue};
@@ -327,8 +327,7 @@ impl<'a> Carrier<'a> {
         let (node, volume) = (self.node(to)?, self.volume);
         // The file may have been written to since the tree was read. If this name belongs to
         // another file by now, the next pass notices.
-        let is_of_it = |entry: &&Entry| is_copy_of(entry, node) || is_later_copy_of(entry, node);
-        let entry = self.ledger.entry(from).filter(is_of_it);
+        let entry = self.ledger.entry(from).filter(|entry| is_copy_of_file(entry, node));
         if entry.is_none() || self.destination().mapping().is_reserved(to) {
             return Ok(false);
         }

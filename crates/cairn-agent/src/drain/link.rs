@@ -43,11 +43,12 @@ pub fn is_copy_of(entry: &Entry, node: &Node) -> bool {
     is_copy && is_same && is_sound && !has_other_attributes(node, entry)
 }
 
-/// Whether `entry` describes a copy of a later version of the file than `node`.
-pub fn is_later_copy_of(entry: &Entry, node: &Node) -> bool {
+/// Whether `entry` describes a copy of the file that `node` was, of that version or a later one. Its
+/// attributes may be others: all names of a file have the same ones, and a later pass sets them.
+pub fn is_copy_of_file(entry: &Entry, node: &Node) -> bool {
     let is_copy = entry.kind == Kind::File && entry.state == State::Drained;
     let is_sound = !entry.detached && !entry.damaged;
-    is_copy && is_sound && entry.inode == node.inode && entry.version > node.version
+    is_copy && is_sound && entry.inode == node.inode && entry.version >= node.version
 }
 
 impl Elsewhere<'_> {
@@ -103,4 +104,34 @@ pub fn link(
         false => temporary.publish()?,
     }
     Ok(Some(copy))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::path::FilePath;
+    use crate::test_store::TestStore;
+
+    /// Mechanism: the copy of a file's first name got the mode that a program set meanwhile, and
+    /// then did not count as a copy of the file as the pass had seen it. Consequence: the second
+    /// name got a copy of its own, and outside they were two files for good.
+    #[test]
+    fn copy_with_newer_attributes_is_one_of_the_file() {
+        let store = TestStore::new();
+        store.write("x", b"data", 0o644, 7);
+        let tree = store.volume.tree().expect("reads");
+        let path = FilePath::parse(b"x").expect("a path");
+        let node = tree.get(&path).expect("is there");
+        let drained = Entry { mode: node.mode ^ 0o44, ..node.entry(State::Drained) };
+        assert!(is_copy_of_file(&drained, node) && !is_copy_of(&drained, node));
+        for other in [
+            Entry { version: node.version - 1, ..drained.clone() },
+            Entry { inode: node.inode + 1, ..drained.clone() },
+            Entry { damaged: true, ..drained.clone() },
+            Entry { detached: true, ..drained.clone() },
+            Entry { state: State::Unclean, ..drained.clone() },
+        ] {
+            assert!(!is_copy_of_file(&other, node));
+        }
+    }
 }
