@@ -43,8 +43,9 @@ pub fn is_copy_of(entry: &Entry, node: &Node) -> bool {
     is_copy && is_same && is_sound && !has_other_attributes(node, entry)
 }
 
-/// Whether `entry` describes a copy of the file that `node` was, of that version or a later one. Its
-/// attributes may be others: all names of a file have the same ones, and a later pass sets them.
+/// Whether `entry` describes a copy of the file that `node` was, of that version or a later one.
+/// Its attributes may be others: all names of a file have the same ones, and a later pass sets
+/// them.
 pub fn is_copy_of_file(entry: &Entry, node: &Node) -> bool {
     let is_copy = entry.kind == Kind::File && entry.state == State::Drained;
     let is_sound = !entry.detached && !entry.damaged;
