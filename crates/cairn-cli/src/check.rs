@@ -49,8 +49,10 @@ const HEAD_BYTES: usize = 4096;
 const IS_GO: &str = "is a Go program: it calls the kernel directly, not the C library";
 /// Functions that every program with the streams of C++ takes, for `std::wcin` and the like.
 const CXX_STREAMS: [&str; 3] = ["getwc", "putwc", "ungetwc"];
-/// Functions that the libraries of languages take, and hardly ever call on a program's files.
-const SELDOM_ON_FILES: [&str; 6] = ["getwc", "putwc", "ungetwc", "fgetwc", "fputwc", "fputws"];
+/// Functions that the libraries of languages and of the system take, and hardly ever call on a
+/// program's files.
+const SELDOM_ON_FILES: [&str; 7] =
+    ["getwc", "putwc", "ungetwc", "fgetwc", "fputwc", "fputws", "name_to_handle_at"];
 /// Function of runtimes, as that of Node.js, which look at files from time to time without it.
 const WATCHES: &str = "inotify_add_watch";
 const IS_STATIC: &str = "is linked statically: Cairn's library cannot be loaded into it";
