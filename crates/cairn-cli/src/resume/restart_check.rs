@@ -3,9 +3,9 @@
 //!
 //! Invariant: the checkpoint that a program finds as its newest is intact. A damaged file is
 //! repaired from its verified copy in the persist directory. Otherwise its checkpoint is set aside,
-//! never removed, and the one before it is checked. So is a newer one that a killed run has not
-//! finished (`unfinished.rs`). A repair that a killed run has begun is finished first. If damage
-//! cannot be determined, no program starts.
+//! never removed, and the one before it is checked. A newer one that a killed run has not finished
+//! (`unfinished.rs`) is set aside until another one is. A repair that a killed run has begun is
+//! finished first. If damage cannot be determined, no program starts.
 //!
 //! Does not check files that belong to no checkpoint, nor data that are still elsewhere: the agent
 //! compares those when they arrive, and notes which are lost.

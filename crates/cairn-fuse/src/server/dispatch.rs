@@ -1,9 +1,7 @@
 //! From the kernel's requests to the server's methods, and back to its answers.
 
 use cairn_core::Attributes;
-use cairn_posix::data::io as data;
 use cairn_posix::data::io::At;
-use cairn_posix::data::transfer::Buffers;
 use cairn_posix::files::{allocate, attributes, extended, file};
 use cairn_posix::process::{handover, server as files};
 use cairn_posix::{Errno, Result};
@@ -230,7 +228,7 @@ impl Filesystem for Server {
 
     fn read(
         &self,
-        _: &Request,
+        request: &Request,
         _: INodeNo,
         opened: FileHandle,
         offset: u64,
@@ -240,14 +238,12 @@ impl Filesystem for Server {
         reply: ReplyData,
     ) {
         self.buffers.with(size.min(REQUEST_BYTES) as usize, |target| {
-            let entry = libc::iovec { iov_base: target.as_mut_ptr().cast(), iov_len: target.len() };
-            // SAFETY: the entry describes `target`, which nobody else uses meanwhile.
-            let buffers = unsafe { Buffers::one(&entry) };
-            let at = match inherited::is_inherited(opened) {
-                true => At::Cursor,
-                false => At::Offset(offset),
+            let number = handle(opened);
+            let read = match inherited::is_inherited(opened) {
+                true => self.read_on(request, number, target),
+                false => self.read(number, target, At::Offset(offset)),
             };
-            match data::read(handle(opened), buffers, at) {
+            match read {
                 Ok(length) => reply.data(&target[..length]),
                 Err(errno) => reply.error(code(errno)),
             }

@@ -44,6 +44,35 @@ impl Server {
         self.with_buffers(bytes, |buffers| data::write(opened, buffers, At::Offset(offset)))
     }
 
+    /// Reads at the position of a description. What an earlier server has read for the same
+    /// request, and may not have answered, is read once more where it was.
+    pub(super) fn read_on(
+        &self,
+        request: &Request,
+        opened: HandleId,
+        target: &mut [u8],
+    ) -> Result<usize> {
+        let cursor = self.mount.fs().handle(opened)?.cursor;
+        let number = request.unique().0 & !AGAIN;
+        let begun = (request.unique().0 & AGAIN != 0).then(|| self.answers.find_begun(number));
+        let (at, length) = match begun.flatten() {
+            Some(before) if cursor > before => {
+                (At::Offset(before), target.len().min((cursor - before) as usize))
+            }
+            _ => {
+                self.answers.note_begin(number, cursor);
+                (At::Cursor, target.len())
+            }
+        };
+        self.read(opened, &mut target[..length], at)
+    }
+
+    pub(super) fn read(&self, opened: HandleId, target: &mut [u8], at: At) -> Result<usize> {
+        let entry = libc::iovec { iov_base: target.as_mut_ptr().cast(), iov_len: target.len() };
+        // SAFETY: the entry describes `target`, which is borrowed mutably during the call.
+        data::read(opened, unsafe { Buffers::one(&entry) }, at)
+    }
+
     /// Writes behind what a description says is before: at the end of the file if it appends, and
     /// at its position otherwise. Writes what an earlier server has written for the same request
     /// not once more.

@@ -124,11 +124,21 @@ impl<'a> Repair<'a> {
         Ok(())
     }
 
-    /// Sets aside checkpoints that were never finished. Of earlier ones nothing stays; of these,
-    /// only if the store has room for one more checkpoint as large as the largest of `complete`.
+    /// Sets aside checkpoints that were never finished. Those of earlier runs go. If the store has
+    /// no room for these and one more checkpoint as large as the largest of `complete`, they stay
+    /// where they are: there the program can write over them.
     pub(super) fn unfinished(&mut self, steps: &[Step], complete: &[Checkpoint]) -> Result<()> {
         building::clear(self.volumes);
         building::clear_unfinished(self.volumes);
+        for Step { name, reason, .. } in steps {
+            self.say(&format!("checkpoint {name} was never finished: {reason}"));
+        }
+        if !self.has_room_for(complete.iter().max_by_key(|known| known.bytes()))? {
+            self.say(
+                "it stays where it is, because the store has no room to keep it beside another checkpoint",
+            );
+            return Ok(());
+        }
         let mut note = Note {
             format: REPAIR_FORMAT,
             aside: Vec::new(),
@@ -137,10 +147,9 @@ impl<'a> Repair<'a> {
             brought: Vec::new(),
             moves: Vec::new(),
         };
-        for Step { name, place, reason } in steps {
+        for Step { name, place, .. } in steps {
             let Some((volume, inner)) = locate(self.volumes, place) else { continue };
             let Some(to) = places::unfinished(&inner) else { continue };
-            self.say(&format!("checkpoint {name} was never finished: {reason}"));
             build::make_parents(volume, &to, &|_| None)?;
             let inode = volume.attributes(&inner)?.inode.0;
             let (from, to) = (place.clone(), volume.outer_path(&to));
@@ -148,23 +157,20 @@ impl<'a> Repair<'a> {
             note.aside.push(name.clone());
         }
         self.begin(&note)?;
-        let largest = complete.iter().max_by_key(|known| known.bytes());
-        let files: Vec<(&FilePath, u64)> = largest
-            .iter()
-            .flat_map(|known| &known.files)
-            .map(|file| (&file.path, file.bytes))
-            .collect();
-        let has_room = |volume: &Volume| Ok(build::has_place(volume, &files)?.is_ok());
-        match self.volumes.iter().map(has_room).collect::<Result<Vec<bool>>>()?.contains(&false) {
-            true => {
-                building::clear_unfinished(self.volumes);
-                self.say(
-                    "it is removed, because the store has no room for it and another checkpoint",
-                );
-            }
-            false => self.say_what_is_aside(&note),
-        }
+        self.say_what_is_aside(&note);
         Ok(())
+    }
+
+    /// Whether each namespace has room for one more checkpoint like this one.
+    fn has_room_for(&self, known: Option<&Checkpoint>) -> Result<bool> {
+        let files = known.into_iter().flat_map(|known| &known.files);
+        let files: Vec<(&FilePath, u64)> = files.map(|file| (&file.path, file.bytes)).collect();
+        for volume in self.volumes {
+            if build::has_place(volume, &files)?.is_err() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Carries out a repair that no earlier run has begun.
