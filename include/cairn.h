@@ -128,12 +128,14 @@ enum cairn_hint_kind {
     CAIRN_HINT_REUSABLE = 2,   /* a later job reads them */
     CAIRN_HINT_TEMPORARY = 3,  /* not needed after the job */
     CAIRN_HINT_PRELOAD = 4,    /* will be read soon: absent data come before those of other files */
-    CAIRN_HINT_OFFLOAD = 5     /* will not be needed soon */
+    CAIRN_HINT_OFFLOAD = 5     /* will not be read soon: what is drained gives up its room */
 };
 
 /* Gives a hint for the files that match `path`, an absolute path or pattern below the prefix. `*`,
    `?` and `[...]` match as in a shell, `**` also matches slashes. Hints are kept like marks, and
-   shown by `cairn ls --json`. Of each kind the newest hint counts.
+   shown by `cairn ls --json`. Of each kind the newest hint counts. PRELOAD brings absent data in.
+   OFFLOAD is for what a file is at that time: once it is drained, and nobody has it open, its data
+   are only in the persist directory, until a program opens it. What is written or read later stays.
      EINVAL        `kind` is unknown, or `path` is not below the prefix
      ENAMETOOLONG, ENOSPC  as for marks */
 int cairn_hint(const char *path, int kind);

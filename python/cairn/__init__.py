@@ -66,7 +66,9 @@ class Hint(enum.IntEnum):
     """Expected use of files.
 
     PERSISTENT: results that are kept. REUSABLE: a later job reads them. TEMPORARY: not needed after
-    the job. PRELOAD: will be read soon. OFFLOAD: will not be needed soon.
+    the job. PRELOAD: will be read soon; data that are not in the store are brought in. OFFLOAD: will
+    not be read soon; once a file is drained, and nobody has it open, its data are only in the
+    persist directory, until a program opens it.
     """
 
     PERSISTENT = 1

@@ -14,7 +14,7 @@ pub(crate) mod source;
 pub(crate) mod standstill;
 
 use cairn_core::InodeId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::error::Result;
 use crate::model::path::FilePath;
@@ -31,11 +31,16 @@ const FAILED_MAX: usize = 1000;
 pub struct StageState {
     /// Everything but the failures.
     pub(crate) told: Bringing,
-    pub(crate) failed: BTreeMap<FailedKey, Failed>,
+    pub(crate) failed: BTreeMap<FileKey, Failed>,
+    /// Files that gave up their data to make room: they are staged in only when somebody waits for
+    /// them.
+    pub(crate) released: BTreeSet<FileKey>,
+    /// Whether a file that somebody waits for finds no room.
+    pub(crate) lacks_room: bool,
 }
 
 /// Name of the namespace, and inode of the file.
-pub(crate) type FailedKey = (String, InodeId);
+pub(crate) type FileKey = (String, InodeId);
 
 impl StageState {
     /// Returns the status; None if there was never anything to stage in.

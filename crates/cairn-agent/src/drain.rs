@@ -22,6 +22,7 @@ pub(crate) mod meter;
 pub mod pace;
 pub mod plan;
 pub(crate) mod queue;
+pub(crate) mod release;
 #[cfg(test)]
 mod tests;
 pub(crate) mod turn;
@@ -159,6 +160,11 @@ impl Drainer {
     /// Persist directory of the job; None if it has none.
     pub fn persist(&self) -> Option<&Path> {
         self.job.persist.as_deref()
+    }
+
+    /// Prefix below which programs see the files.
+    pub fn mount(&self) -> &str {
+        &self.job.mount
     }
 
     /// When the next retry of a file that could not be drained is due.

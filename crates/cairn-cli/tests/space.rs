@@ -1,9 +1,9 @@
-//! A full store: drained files that need not be kept leave it, and writers wait for that within
-//! bounds.
+//! A full store: drained files that need not be kept leave it, or give up their data, and writers
+//! wait for that within bounds.
 
 mod common;
 
-use common::{Ran, Sandbox, eventually, kill};
+use common::{CAIRN, Ran, Sandbox, eventually, kill};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -27,7 +27,8 @@ def step(number, prefix='step'):
 fn arguments(sandbox: &Sandbox, options: &[&str], script: &str) -> Vec<String> {
     let out = sandbox.out().display().to_string();
     let fixed = ["run", "--job", "full", "--persist", &out];
-    let command = ["--", "python3", "-c", &format!("{STEPS}{script}")].map(str::to_owned);
+    let script = format!("{STEPS}{script}").replace("$CAIRN", CAIRN);
+    let command = ["--", "python3", "-c", &script].map(str::to_owned);
     let options = fixed.iter().chain(options).map(ToString::to_string);
     options.chain(command).collect()
 }
@@ -195,6 +196,69 @@ while os.path.exists('/cairn/step.1'): time.sleep(0.01)
     assert!(copy.len() == 4 << 20 && copy.iter().all(|&byte| byte == 2));
 }
 
+/// Checks that `name.N` has the bytes that `step` writes.
+const CHECK: &str = "
+def check(number, prefix):
+    data = open(f'/cairn/{prefix}.{number}', 'rb').read()
+    assert data == bytes([number % 251 + 1]) * (4 << 20), number
+";
+
+#[test]
+fn job_writes_more_than_its_store_holds_and_reads_it_again() {
+    let sandbox = Sandbox::new();
+    let script = format!(
+        "{CHECK}
+[step(number) for number in range(1, 13)]
+before = [os.stat(f'/cairn/step.{{number}}') for number in range(1, 13)]
+print(len(os.listdir('/cairn')))
+[check(number, 'step') for number in range(12, 0, -1)]
+after = [os.stat(f'/cairn/step.{{number}}') for number in range(1, 13)]
+same = lambda seen: (seen.st_ino, seen.st_size, seen.st_blocks, seen.st_mtime_ns, seen.st_ctime_ns)
+print([same(seen) for seen in before] == [same(seen) for seen in after])
+with open('/cairn/step.1', 'r+b') as file: file.write(b'changed')
+os.rename('/cairn/step.2', '/cairn/renamed.2')
+os.remove('/cairn/step.3')
+file = os.open('/cairn/reserved', os.O_RDWR | os.O_CREAT)
+os.posix_fallocate(file, 0, 4 << 20)
+os.system('$CAIRN status full | grep -c \"^  space .*gave up their room\"')
+"
+    );
+    let ran = run(&sandbox, &["--tier", "ram:16M"], &script).succeeds();
+    let ran = ran.says("12 files, 48.0 MiB, drained").says("store removed");
+    ran.prints("12\nTrue\n1\n");
+    for number in 4..=12_u8 {
+        let copy = fs::read(sandbox.out().join(format!("step.{number}"))).expect("is drained");
+        assert!(copy.len() == 4 << 20 && copy.iter().all(|&byte| byte == number + 1), "{number}");
+    }
+    let changed = fs::read(sandbox.out().join("step.1")).expect("is drained");
+    assert!(changed.starts_with(b"changed\x02") && changed.len() == 4 << 20);
+    let renamed = fs::read(sandbox.out().join("renamed.2")).expect("is drained");
+    assert!(renamed.len() == 4 << 20 && renamed.iter().all(|&byte| byte == 3));
+    assert!(!sandbox.out().join("step.3").exists());
+    let out = sandbox.out().display().to_string();
+    sandbox.cairn(&["verify", "--persist", &out]).succeeds().says("12 intact");
+}
+
+#[test]
+fn what_gave_up_its_data_comes_back_although_nothing_else_can_leave() {
+    let sandbox = Sandbox::new();
+    let script = format!(
+        "{CHECK}
+import errno, time
+for name in 'ab': step(1, name)
+while os.popen('$CAIRN ls full').read().count(' drained ') < 2: time.sleep(0.01)
+file = os.open('/cairn/one', os.O_WRONLY | os.O_CREAT)
+try:
+    while True: os.write(file, bytes(1 << 20))
+except OSError as error: print(error.errno == errno.ENOSPC)
+for _ in range(3):
+    for name in 'ab': check(1, name)
+os._exit(3)
+"
+    );
+    run(&sandbox, &["--tier", "ram:16M"], &script).ends_with(3).prints("True\n");
+}
+
 #[test]
 fn without_anything_to_give_up_a_full_store_fails_at_once() {
     let sandbox = Sandbox::new();
@@ -202,13 +266,15 @@ fn without_anything_to_give_up_a_full_store_fails_at_once() {
 import errno, time
 began = time.monotonic()
 try:
-    [step(number) for number in range(1, 13)]
+    files = [os.open(f'/cairn/open.{number}', os.O_WRONLY | os.O_CREAT) for number in range(4)]
+    [os.write(file, bytes(1 << 20)) for file in files * 5]
 except OSError as error:
     print(error.errno == errno.ENOSPC, time.monotonic() - began < 20)
 ";
     let all = ["--tier", "ram:16M"];
     run(&sandbox, &all, script).succeeds().prints("True True\n");
-    // The checkpoint may be given up, but the run does not wait for that.
+    // Files may make room, but the run does not wait for that.
+    let script = script.replace("open.", "step.");
     let impatient = ["--tier", "ram:16M", "--retain", "count=1", "--space-wait", "0", "--fresh"];
     let away = "import shutil\nshutil.rmtree(os.environ['OUT'])\n";
     let arguments = arguments(&sandbox, &impatient, &format!("{away}{script}"));

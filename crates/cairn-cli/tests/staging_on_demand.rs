@@ -418,10 +418,8 @@ fn files_wait_for_room_until_a_checkpoint_that_need_not_be_kept_has_left() {
         head -c 6M /dev/zero >step.1; head -c 4M /dev/zero >step.2
         python3 -c "
 import os
-file, end, size = os.open('rest', os.O_WRONLY | os.O_CREAT), 0, 1 << 24
-while size >= 4096:
-    try: os.posix_fallocate(file, end, size); end += size
-    except OSError: size //= 2"
+file, room = os.open('rest', os.O_WRONLY | os.O_CREAT), os.statvfs('.')
+os.posix_fallocate(file, 0, room.f_bfree * room.f_frsize)"
         rm "$HOLD"/*
         are_waiting() { "$CAIRN" status job | grep -q 'for space, for'; }
         await are_waiting

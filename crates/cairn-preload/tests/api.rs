@@ -162,6 +162,17 @@ fn waiting_ends_when_the_copy_is_verified_or_never_will_be() {
 }
 
 #[test]
+fn files_that_will_not_be_read_soon_give_up_their_room_until_they_are_read() {
+    let stage = Stage::new();
+    let out = stage.plain();
+    let options = ["--job", "cold", "--persist", out.to_str().expect("UTF-8")];
+    let scene = "hinted_files_give_up_their_room_until_they_are_read";
+    let printed = played(&stage, Link::Shared, scene, &options);
+    assert_eq!(refusals(&printed), [], "{printed}");
+    assert_eq!(lines(&printed).len(), 7, "{printed}");
+}
+
+#[test]
 fn nothing_is_waited_for_that_is_not_drained_anywhere() {
     let printed = printed_by_all("nothing_is_drained_without_a_persist_directory");
     assert_eq!(refusals(&printed), [("EOPNOTSUPP", 1)], "{printed}");

@@ -99,6 +99,11 @@ impl Content {
         expected == seen
     }
 
+    /// Whether every byte is decided.
+    pub fn is_certain(&self) -> bool {
+        self.doubts.is_empty()
+    }
+
     /// Returns `length` bytes from `offset`. An undecided byte has its last certain value.
     pub fn certain(&self, offset: u64, length: u64) -> Vec<u8> {
         let mut bytes = vec![0; length as usize];

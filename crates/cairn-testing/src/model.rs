@@ -521,6 +521,11 @@ impl Model {
         node.unclean = false;
     }
 
+    /// Marks a file as absent that has the data which are elsewhere.
+    pub fn release_data(&mut self, node: NodeId) {
+        self.node_mut(node).absent = true;
+    }
+
     /// Whether a node exists and is an absent file.
     pub fn is_absent(&self, node: NodeId) -> bool {
         self.nodes.get(&node).is_some_and(|node| node.absent)

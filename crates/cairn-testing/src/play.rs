@@ -173,15 +173,16 @@ pub fn act_on_packs(simulation: &mut Simulation, generator: &mut Generator) {
     }
 }
 
-/// Makes a file absent, truncates an absent file, stages one in by one more step, or ends the
-/// process that stages it in.
+/// Makes a file absent, new or drained, truncates an absent file, stages one in by one more step,
+/// or ends the process that stages it in.
 pub fn act_on_absent(simulation: &mut Simulation, generator: &mut Generator) {
     let index = generator.random.below(simulation.processes.len() as u64) as usize;
     generator.holder = simulation.processes[index].slot.0;
     let absent = simulation.absent();
     let in_flight = simulation.absences_in_flight() as u64;
-    match generator.random.below(40) {
+    match generator.random.below(46) {
         0..8 => make_absent(simulation, generator, index),
+        40.. => release_data(simulation, generator, index),
         8..10 if !absent.is_empty() => {
             let node = *generator.random.pick(&absent);
             let size = if generator.random.one_in(2) { 0 } else { generator.offset() };
@@ -192,12 +193,21 @@ pub fn act_on_absent(simulation: &mut Simulation, generator: &mut Generator) {
             simulation.begin_to_bring(node);
         }
         16 if in_flight > 0 => simulation.end_bringer(generator.random.one_in(3)),
-        17.. if in_flight > 0 => {
+        17..40 if in_flight > 0 => {
             let which = generator.random.below(in_flight) as usize;
             let gives_up = generator.random.one_in(30);
             simulation.go_on_bringing(which, generator.length() as usize, gives_up);
         }
         _ => {}
+    }
+}
+
+fn release_data(simulation: &mut Simulation, generator: &mut Generator, index: usize) {
+    let is_file = |kind: &Kind| matches!(kind, Kind::File(_));
+    let files = simulation.reference.places(generator.holder, |node, _| is_file(&node.kind));
+    if !files.is_empty() {
+        let place = *generator.random.pick(&files);
+        simulation.release_data(index, place);
     }
 }
 

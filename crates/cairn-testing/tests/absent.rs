@@ -152,6 +152,81 @@ fn only_a_new_file_becomes_absent() {
     assert_eq!(make(shared), Ok(()));
 }
 
+/// Makes a file with `content`, closes it, and marks it as drained.
+fn make_drained(process: &Process, name: &[u8], content: &[u8]) -> Attributes {
+    let handle = open(process, name, NEW).expect("it is new");
+    write(process, handle, 0, content);
+    process.close(handle).expect("closes");
+    let made = attributes(process, name);
+    process.fs.mark_drained(made.inode, made.version, MODIFIED).expect("it is there");
+    attributes(process, name)
+}
+
+fn release(process: &Process, file: &Attributes, content: &[u8]) -> Result<bool, Error> {
+    let crc32c = CHECKSUM(0, content);
+    process.fs.release_data(&process.caller(), file.inode, file.version, crc32c)
+}
+
+#[test]
+fn drained_file_gives_up_its_room_and_looks_the_same_until_and_after_it_is_brought_again() {
+    let world = World::new(64, 64);
+    let (process, agent) = (world.process(SUPERUSER), world.process(SUPERUSER));
+    let before = make_drained(&process, b"f", &content());
+    assert_eq!(release(&agent, &before, &content()), Ok(true));
+    while agent.fs.reclaim(None).expect("it can") {}
+    assert_eq!(agent.fs.usage().expect("it can").used_blocks[0], 0, "it needs no room");
+    let absent = attributes(&process, b"f");
+    let wait = Absence {
+        crc32c: CHECKSUM(0, &content()),
+        wanted: false,
+        unavailable: false,
+        damaged: false,
+    };
+    let drained_version = absent.drained_version;
+    assert_eq!(Attributes { absence: Some(wait), drained_version, ..before.clone() }, absent);
+    assert!(absent.is_drained());
+    assert_eq!(read(&process, b"f"), Err(Error::Absent { inode: before.inode }));
+    assert_eq!(release(&agent, &before, &content()), Ok(false), "it has no data to give up");
+    portrait(&process.fs).expect("the namespace is consistent");
+    let handle = bring(&agent, before.inode, &content());
+    assert!(end(&agent, handle));
+    assert_eq!((attributes(&process, b"f"), read(&process, b"f")), (before, Ok(content())));
+}
+
+#[test]
+fn file_that_is_open_changed_torn_or_without_a_name_keeps_its_data() {
+    let world = World::new(64, 64);
+    let process = world.process(SUPERUSER);
+    let keeps = |file: &Attributes, why: &str| {
+        assert_eq!(release(&process, file, &content()), Ok(false), "{why}");
+    };
+    let file = make_drained(&process, b"f", &content());
+    for options in [READ, WRITE, NAME_ONLY] {
+        let handle = open(&process, b"f", options).expect("it is there");
+        keeps(&file, "it is open");
+        process.close(handle).expect("closes");
+    }
+    keeps(&Attributes { version: file.version + 1, ..file.clone() }, "another version was drained");
+    let handle = open(&process, b"f", WRITE).expect("it is there");
+    write(&process, handle, 10, b"later");
+    process.close(handle).expect("closes");
+    keeps(&file, "it was written to");
+    keeps(&attributes(&process, b"f"), "its new data were not drained");
+    let torn = make_drained(&process, b"torn", &content());
+    let dead = world.process(SUPERUSER);
+    let handle = open(&dead, b"torn", WRITE).expect("it is there");
+    write(&dead, handle, 0, b"t");
+    process.reap(dead.slot).expect("it is there");
+    let found = attributes(&process, b"torn");
+    assert!(found.unclean && found.version != torn.version);
+    process.fs.mark_drained(found.inode, found.version, MODIFIED).expect("it is there");
+    keeps(&found, "its writer died");
+    let gone = make_drained(&process, b"gone", &content());
+    process.fs.unlink(&process.caller(), ROOT, b"gone").expect("removes");
+    assert_eq!(release(&process, &gone, &content()), Err(Error::NotFound));
+    portrait(&process.fs).expect("the namespace is consistent");
+}
+
 #[test]
 fn file_that_is_emptied_while_it_is_brought_has_what_was_written_since() {
     let world = World::new(64, 64);

@@ -1,8 +1,9 @@
-//! Stages in the data of absent files from the persist directory while programs run (`cairn run
-//! --stage=on-demand`).
+//! Stages in the data of absent files while programs run: of those that are staged on demand, from
+//! their sources or the persist directory, and of those that gave up their data to make room.
 //!
 //! Must stay true:
-//! - Files that somebody waits for come first.
+//! - Files that somebody waits for come first. A file that gave up its data comes only if somebody
+//!   waits for it, or says that it will be read.
 //! - Data count only after every byte was checked against the file's checksum.
 //! - A file whose data are not available is reported, to its waiters at once.
 //! - Copies are only read.
@@ -29,7 +30,7 @@ use crate::agent::shared::Shared;
 use crate::bring::queue::{Item, Key, Queue};
 use crate::bring::source::{self, Source, Verdict};
 use crate::bring::standstill::Standstill;
-use crate::bring::{FailedKey, is_absent, is_waited_for, item, part};
+use crate::bring::{FileKey, is_absent, is_waited_for, item, part};
 use crate::checkpoint::sets::marks;
 use crate::model::error::Result;
 use crate::model::job::Job;
@@ -49,19 +50,22 @@ const MORE_MAX: usize = 32;
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 const LOOK_IDLE: Duration = Duration::from_millis(100);
 const LOOK_UNWANTED: Duration = Duration::from_millis(500);
+/// For how long waiters are looked for often after the last file was staged in, if there are more
+/// that can be.
+const LINGER: Duration = Duration::from_secs(2);
 
 /// Forgets failures of files that are no longer absent.
 pub fn forget_failures(shared: &Shared) {
-    let failed: Vec<FailedKey> = shared.state().bringing.failed.keys().cloned().collect();
+    let failed: Vec<FileKey> = shared.state().bringing.failed.keys().cloned().collect();
     if failed.is_empty() {
         return;
     }
     let volumes = shared.volumes().0;
-    let is_over = |(name, inode): &FailedKey| {
+    let is_over = |(name, inode): &FileKey| {
         let volume = volumes.iter().find(|volume| volume.name() == name);
         volume.is_some_and(|volume| !is_absent(volume, *inode))
     };
-    let over: Vec<FailedKey> = failed.into_iter().filter(is_over).collect();
+    let over: Vec<FileKey> = failed.into_iter().filter(is_over).collect();
     let mut state = shared.state();
     over.iter().for_each(|key| drop(state.bringing.failed.remove(key)));
 }
@@ -69,12 +73,14 @@ pub fn forget_failures(shared: &Shared) {
 /// Stages in files until the agent ends, whenever some are absent.
 pub fn run(shared: &Shared) {
     let mut complaints = Complaints::default();
-    // Per namespace, the number of waits begun at the last look.
+    // Per namespace, the number of waits begun at the last look, and the length of the notes.
     let mut seen: HashMap<String, u64> = HashMap::new();
+    let mut notes_bytes = 0;
     let mut are_absent = true;
     while !shared.is_stopping() {
         let volumes = shared.volumes().0;
-        let mut is_fresh = false;
+        let bytes = length_of_notes(shared);
+        let mut is_fresh = std::mem::replace(&mut notes_bytes, bytes) != bytes;
         for volume in &volumes {
             let wishes = volume.fs().absence_wishes();
             is_fresh |= seen.insert(volume.name().to_string(), wishes) != Some(wishes);
@@ -85,6 +91,10 @@ pub fn run(shared: &Shared) {
         }
         shared.sleep(if are_absent { LOOK_IDLE } else { LOOK_UNWANTED });
     }
+}
+
+fn length_of_notes(shared: &Shared) -> u64 {
+    shared.directory().join(NOTES_FILE).metadata().map_or(0, |found| found.len())
 }
 
 /// Whether a file of these namespaces is absent.
@@ -165,6 +175,7 @@ impl<'a> Stager<'a> {
     }
 
     /// Puts every absent file into the queue: newest checkpoint first, then by size, largest first.
+    /// Those that gave up their data rest.
     fn look_for_all(&self) -> Result<()> {
         let mut items = Vec::new();
         for (number, volume) in self.volumes.iter().enumerate() {
@@ -183,8 +194,16 @@ impl<'a> Stager<'a> {
             let rank = rank.get(&item.path).copied();
             std::cmp::Reverse((rank, item.bytes))
         });
+        let state = self.shared.state();
+        let is_released = |item: &Item| {
+            let name = self.volumes[item.key.volume].name().to_string();
+            state.bringing.released.contains(&(name, item.key.inode))
+        };
+        let (resting, items): (Vec<Item>, Vec<Item>) = items.into_iter().partition(is_released);
+        drop(state);
         let mut queue = self.queue();
         items.into_iter().for_each(|item| queue.add(item));
+        resting.into_iter().for_each(|item| queue.rest(item));
         Ok(())
     }
 
@@ -205,6 +224,7 @@ impl<'a> Stager<'a> {
             let mut wishes: Vec<Option<u64>> = vec![None; self.volumes.len()];
             let (mut hints, mut hinted_at) = (None, Instant::now());
             let began = Instant::now();
+            let (mut worked_at, mut seen_takings) = (began, 0);
             while started && !self.shared.is_stopping() {
                 let looked = self.look_for_wishes(&mut wishes);
                 if hints.is_none() || hinted_at.elapsed() >= LOOK_IDLE {
@@ -214,12 +234,19 @@ impl<'a> Stager<'a> {
                 let queue = self.queue();
                 let (left, is_awaited, takings) =
                     (queue.left(), queue.is_awaited(), queue.takings());
+                let lingers = queue.has_resting() && worked_at.elapsed() < LINGER;
                 drop(queue);
-                let is_over = left.files == 0 || looked.is_err();
+                if left.files > 0 || std::mem::replace(&mut seen_takings, takings) != takings {
+                    worked_at = Instant::now();
+                }
+                let is_over = left.files == 0 && !lingers || looked.is_err();
                 let moved_bytes = self.source.moved_bytes();
                 let rate = moved_bytes as f64 / began.elapsed().as_secs_f64();
                 let rate = if is_over { 0 } else { rate as u64 };
-                self.shared.state().bringing.note_left(left, rate);
+                let mut state = self.shared.state();
+                state.bringing.note_left(left, rate);
+                state.bringing.lacks_room = self.source.lacks_room();
+                drop(state);
                 if is_over {
                     // The other threads see that nothing is left, or finish their current file.
                     self.queue().end();
@@ -267,16 +294,15 @@ impl<'a> Stager<'a> {
     /// Moves files that programs say they will read soon before others, if there are new hints
     /// since the length of the notes was `seen`. Without the notes the order stays as it is.
     fn look_for_hints(&self, seen: &mut Option<u64>) {
-        let directory = self.shared.directory();
-        let length = directory.join(NOTES_FILE).metadata().map_or(0, |found| found.len());
+        let length = length_of_notes(self.shared);
         if seen.replace(length) == Some(length) || length == 0 {
             return;
         }
-        let Ok(notes) = marks::read(directory) else { return };
+        let Ok(notes) = marks::read(self.shared.directory()) else { return };
         let mount = self.source.mount();
         self.queue().prefer(|item| {
             let seen = [mount.as_bytes(), b"/", item.path.as_bytes()].concat();
-            marks::hints(&notes, &seen).contains(&"preload")
+            marks::need(&notes, &seen).is_some_and(|(need, _)| need == "preload")
         });
     }
 
@@ -375,6 +401,7 @@ impl<'a> Stager<'a> {
                 let mut state = self.shared.state();
                 state.bringing.told.brought_files += 1;
                 state.bringing.told.brought_bytes += bytes;
+                state.bringing.released.remove(&(volume.name().to_string(), key.inode));
                 drop(state);
                 log::say(log::Level::Debug, format_args!("/{path} is brought in: {bytes} bytes"));
             }

@@ -1,7 +1,8 @@
 //! Queue of absent files to be staged in.
 //!
 //! Invariant: files that somebody waits for come first, in the order in which the waits were
-//! noticed. At most one thread has a file.
+//! noticed. At most one thread has a file. A resting file is taken only after somebody waits for
+//! it.
 
 use cairn_core::InodeId;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -36,6 +37,8 @@ pub struct Item {
 pub struct Queue {
     waiting: BTreeMap<i64, Item>,
     places: HashMap<Key, i64>,
+    /// Files that are staged in only if somebody waits for them.
+    resting: HashMap<Key, Item>,
     next_place: i64,
     /// Place of the file that was last preferred to all others.
     front: i64,
@@ -55,13 +58,31 @@ impl Queue {
         if self.taken.contains_key(&item.key) || self.places.contains_key(&item.key) {
             return;
         }
+        self.resting.remove(&item.key);
         self.places.insert(item.key, self.next_place);
         self.waiting.insert(self.next_place, item);
         self.next_place += 1;
     }
 
-    /// Moves the files for which `will_be_read` holds before all others that nobody waits for.
+    /// Adds a file that is to be staged in only if somebody waits for it. Does nothing if the queue
+    /// or a thread has it.
+    pub fn rest(&mut self, item: Item) {
+        if !self.taken.contains_key(&item.key) && !self.places.contains_key(&item.key) {
+            self.resting.insert(item.key, item);
+        }
+    }
+
+    /// Whether files rest.
+    pub fn has_resting(&self) -> bool {
+        !self.resting.is_empty()
+    }
+
+    /// Moves the files for which `will_be_read` holds before all others that nobody waits for,
+    /// those that rest included.
     pub fn prefer(&mut self, will_be_read: impl Fn(&Item) -> bool) {
+        let woken: Vec<Item> =
+            self.resting.values().filter(|item| will_be_read(item)).cloned().collect();
+        woken.into_iter().for_each(|item| self.add(item));
         let preferred = self.waiting.iter().filter(|(_, item)| will_be_read(item));
         let places: Vec<i64> = preferred.map(|(place, _)| *place).collect();
         for place in places.into_iter().rev() {
@@ -75,6 +96,9 @@ impl Queue {
     /// Records that somebody waits for a file. Returns false if neither the queue nor a thread has
     /// it.
     pub fn want(&mut self, key: Key) -> bool {
+        if let Some(item) = self.resting.remove(&key) {
+            self.add(item);
+        }
         let is_waiting = self.places.contains_key(&key);
         if !is_waiting && !self.taken.contains_key(&key) {
             return false;
@@ -134,7 +158,7 @@ impl Queue {
         self.wanted.remove(&key);
     }
 
-    /// Returns the counts of what is left, failures excluded.
+    /// Returns the counts of what is left, failures and resting files excluded.
     pub fn left(&self) -> Bringing {
         let waiting = self.waiting.values().map(|item| item.bytes);
         Bringing {
@@ -209,6 +233,25 @@ mod tests {
         queue.prefer(|item| item.bytes == 3);
         let order: Vec<u32> = std::iter::from_fn(|| taken(queue.take())).collect();
         assert_eq!(order, [5, 3, 2, 4, 1]);
+    }
+
+    #[test]
+    fn resting_file_is_taken_only_after_somebody_waits_for_it_or_will_read_it() {
+        let mut queue = queue(&[1]);
+        for item in [2, 3, 4].map(|inode| Item { key: key(inode), ..queue.waiting[&0].clone() }) {
+            queue.rest(item);
+        }
+        assert_eq!((queue.left().files, queue.has_resting()), (1, true));
+        assert_eq!(taken(queue.take()), Some(1));
+        queue.rest(Item { key: key(1), ..queue.resting[&key(2)].clone() });
+        assert_eq!(taken(queue.take()), None);
+        assert!(queue.want(key(3)));
+        assert_eq!(taken(queue.take_wanted()), Some(3));
+        queue.prefer(|item| item.key == key(4));
+        assert_eq!((taken(queue.take()), taken(queue.take())), (Some(4), None));
+        queue.done(key(1));
+        assert!(!queue.want(key(1)), "it did not rest while a thread had it");
+        assert!(queue.has_resting());
     }
 
     #[test]

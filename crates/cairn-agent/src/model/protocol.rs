@@ -260,6 +260,13 @@ pub struct SpaceStatus {
     pub given_up_files: u64,
     /// Their bytes.
     pub given_up_bytes: u64,
+    /// How often a drained file gave up its data, with its name still here: to make room, or
+    /// because a program said that it will not read it soon.
+    #[serde(default)]
+    pub released_files: u64,
+    /// Their bytes.
+    #[serde(default)]
+    pub released_bytes: u64,
 }
 
 /// The state of an agent.

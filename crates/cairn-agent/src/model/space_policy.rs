@@ -1,10 +1,10 @@
 //! Space policy of a job's store: what stays in it, and how long a write waits for space.
 //!
-//! One field of the job's description. A store without it evicts nothing, and no write waits.
+//! One field of the job's description. A store without it evicts nothing.
 
 use serde::{Deserialize, Serialize};
 
-/// Default time that a write waits for space, seconds, where something can be evicted at all.
+/// Default time that a write waits for space while nothing is drained, seconds.
 pub const PATIENCE_SECONDS_DEFAULT: u64 = 30;
 
 /// Space policy of a job's store.
@@ -20,7 +20,7 @@ pub struct SpacePolicy {
     /// Time that complete checkpoints stay after their last change, seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retain_seconds: Option<u64>,
-    /// Time that a write waits for space, seconds; 0: it does not wait.
+    /// Time that a write waits for space while nothing is drained, seconds; 0: it does not wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_seconds: Option<u64>,
     /// Largest number of bytes in all tiers together.
@@ -39,9 +39,10 @@ impl SpacePolicy {
         self.retain_count.or(self.retain_bytes).or(self.retain_seconds).is_some()
     }
 
-    /// Time that a write waits for space, milliseconds; 0 if nothing can be evicted.
+    /// Time that a write waits for space while nothing is drained, milliseconds; 0 if the store
+    /// `drains` nowhere, so that nothing gives up its room.
     pub fn patience_ms(&self, drains: bool) -> u32 {
-        let seconds = match self.retains() && drains {
+        let seconds = match drains {
             true => self.wait_seconds.unwrap_or(PATIENCE_SECONDS_DEFAULT),
             false => 0,
         };

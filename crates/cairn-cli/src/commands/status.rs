@@ -203,7 +203,8 @@ pub struct FileCounts {
     /// The writer died or could not write everything, or a part is lost with a tier in memory.
     pub unclean: u64,
     pub unclean_bytes: u64,
-    /// Drained files whose data are still to be brought in from the place they were drained to.
+    /// Drained files whose data are only in the place they were drained to: not brought in yet, or
+    /// they gave up their room.
     #[serde(default)]
     pub absent: u64,
     #[serde(default)]
@@ -473,7 +474,10 @@ fn brought_so_far(bringing: &Bringing) -> String {
         0 => String::new(),
         rate => format!(" at {}/s", human(rate)),
     };
-    format!("; {}, {} were{rate}", count(brought_files, "file"), human(brought_bytes))
+    match brought_files {
+        0 => String::new(),
+        files => format!("; {}, {} were{rate}", count(files, "file"), human(brought_bytes)),
+    }
 }
 
 fn lines(report: &StoreReport) -> Vec<String> {
@@ -578,7 +582,11 @@ fn lines(report: &StoreReport) -> Vec<String> {
         };
         let bringing = report.agent.as_ref().and_then(|agent| agent.bringing.as_ref());
         let brought = bringing.map_or(String::new(), brought_so_far);
-        add("absent", format!("{number}, {bytes}, yet to be brought in{brought}{waits}"));
+        let when = match bringing.is_some_and(|bringing| bringing.files > 0) {
+            true => "yet to be brought in",
+            false => "brought in when programs read them",
+        };
+        add("absent", format!("{number}, {bytes}, {when}{brought}{waits}"));
     }
     if let Some(Checkpoint { name, step, begun, ended, .. }) = report.checkpoints.last() {
         let name = output::escaped(name.as_bytes());
@@ -663,6 +671,10 @@ fn space_lines(space: &SpaceStatus) -> Vec<String> {
     if space.given_up_files > 0 {
         let (files, bytes) = (count(space.given_up_files, "file"), human(space.given_up_bytes));
         lines.push(format!("{files}, {bytes}, drained and not kept here (--retain)"));
+    }
+    if space.released_files > 0 {
+        let (files, bytes) = (count(space.released_files, "file"), human(space.released_bytes));
+        lines.push(format!("{files}, {bytes}, gave up their room after they were drained"));
     }
     lines
 }

@@ -25,8 +25,9 @@ pub struct SpaceArguments {
     /// stays. Without --persist nothing leaves, not even what is archived [default: all]
     #[arg(long, value_name = "WHAT", env = "CAIRN_SPACE_RETAIN", value_delimiter = ',')]
     pub retain: Vec<String>,
-    /// How long a write waits for space before it fails with ENOSPC, if --retain lets a checkpoint
-    /// leave. 0: do not wait [default: 30s]
+    /// How long a write into a full store waits while nothing is drained, before it fails with
+    /// ENOSPC. Drained files that nobody uses make room for it: their names stay, and their data
+    /// are fetched from the copies when a program reads them. 0: do not wait [default: 30s]
     #[arg(long, value_name = "PERIOD", env = "CAIRN_SPACE_WAIT")]
     pub space_wait: Option<String>,
     /// Total size that the tiers may have. Larger tiers are refused; tiers without a size share
@@ -93,7 +94,7 @@ pub fn policy(arguments: &SpaceArguments, settings: &SpaceSettings) -> Result<Sp
 pub fn without_effect(policy: &SpacePolicy, drains: bool) -> Option<&'static str> {
     let is_said = policy.retains() || policy.wait_seconds.is_some();
     (is_said && !drains).then_some(
-        "--retain and --space-wait have no effect without --persist: only drained files leave the store",
+        "--retain and --space-wait have no effect without --persist: only drained files make room",
     )
 }
 

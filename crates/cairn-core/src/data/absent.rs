@@ -1,16 +1,19 @@
-//! Absent files: their data are still elsewhere. All attributes are final, but whoever wants the
-//! data waits until they were staged in (`cairn run --stage=on-demand`).
+//! Absent files: their data are elsewhere. All attributes are final, but whoever wants the data
+//! waits until they were staged in. Data are elsewhere because they were not staged in yet (`cairn
+//! run --stage=on-demand`), or because they were drained and gave up their room.
 //!
 //! Must stay true: data that were staged in only in part are never read. An absent file is opened
 //! only to empty it, to name it, or to stage it in. The stager writes to it only while it is
-//! absent. After a crash the file is still absent. Staging in changes nothing that `stat` shows.
-//! Absence ends when the data are complete, or when the file is emptied.
+//! absent. After a crash the file is still absent. Neither absence nor staging in changes anything
+//! that `stat` shows. A file becomes absent only while nobody has it open or mapped. Absence ends
+//! when the data are complete, or when the file is emptied.
 //!
 //! Has no clock, and does not know where data come from.
 
 use crate::engine::fs::Microfs;
 use crate::engine::inode::{
-    ABSENT, ASKED, DAMAGED, Inode, LOST, TORN, UNAVAILABLE, UNCLEAN, WANTED,
+    ABSENT, ASKED, DAMAGED, Inode, LOST, MAPPED, MAPPED_TO_STORE, TORN, UNAVAILABLE, UNCLEAN,
+    WANTED,
 };
 use crate::engine::slot::Slot;
 use crate::engine::transaction::Transaction;
@@ -30,6 +33,9 @@ const IS_SET: u64 = 1 << 32;
 const INODES_BATCH: u32 = 1024;
 /// All flags that describe an absent file.
 const ANY: u32 = ABSENT | WANTED | ASKED | UNAVAILABLE | DAMAGED;
+/// A file with one of these flags keeps its data: it has none, they may be stored to, or they are
+/// not what was drained.
+const KEEPS_DATA: u32 = ABSENT | MAPPED | MAPPED_TO_STORE | UNCLEAN | TORN | LOST;
 
 impl Inode {
     /// Returns what is known of the data of an absent file; `None` if the file is not absent.
@@ -105,10 +111,7 @@ impl Microfs {
         size: u64,
         crc32c: u32,
     ) -> Result<()> {
-        // Older builds would take the record of this for the end of the log.
-        if self.durable.as_ref().is_some_and(|durable| !durable.superblock.holds_absent()) {
-            return Err(Error::NotSupported);
-        }
+        self.require_absence()?;
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
             let handle = tx.handle(handle)?;
@@ -122,6 +125,43 @@ impl Microfs {
             }
             tx.begin_absence(inode, (size, crc32c), (caller, slot))
         })
+    }
+
+    /// Makes a drained file absent, which frees its room. `version` of its data was drained, and
+    /// has this CRC32C. Returns false, with nothing done, if somebody has the file open or mapped,
+    /// if it has other data by now, or if it has no name. Errors: `NotSupported` on media of a
+    /// version before 4; `NotFound`.
+    pub fn release_data(
+        &self,
+        caller: &Caller,
+        inode: InodeId,
+        version: u64,
+        crc32c: u32,
+    ) -> Result<bool> {
+        self.require_absence()?;
+        self.transact(|tx| {
+            let slot = tx.slot(caller.slot)?;
+            let inode = tx.inode(inode)?;
+            let is_drained = inode.is_regular(tx)
+                && inode.links(tx) > 0
+                && (inode.version(tx), inode.drained_version(tx)) == (version, version);
+            let is_used = inode.opens(tx) > 0 || tx.is_written(inode);
+            if !is_drained || is_used || inode.flags(tx) & KEEPS_DATA != 0 {
+                return Ok(false);
+            }
+            let what = (inode.size(tx), crc32c);
+            tx.begin_absence(inode, what, (caller, slot))?;
+            Ok(true)
+        })
+    }
+
+    /// Checks that files may be absent: older builds, which can use media of an older version,
+    /// would take the record of one for the end of the log.
+    fn require_absence(&self) -> Result<()> {
+        match self.durable.as_ref().is_some_and(|durable| !durable.superblock.holds_absent()) {
+            true => Err(Error::NotSupported),
+            false => Ok(()),
+        }
     }
 
     /// Opens an absent file to stage in its data. They are written through the description, at any

@@ -1,5 +1,4 @@
-//! Waits for data that are still elsewhere until the agent has fetched them (`cairn run
-//! --stage=on-demand`).
+//! Waits for data that are elsewhere until the agent has fetched them.
 //!
 //! Must stay true: a signal handler ends the wait as it does for a slow device. The call returns
 //! `EINTR`, or the wait goes on if the handler was installed with `SA_RESTART`. Data that cannot be
@@ -62,7 +61,8 @@ fn wait_for<T>(
                     known = fs.request_stage_in(inode);
                     continue;
                 }
-                Err(Error::Absent { .. }) => {}
+                // They were there for a moment, and gave up their room again.
+                Err(Error::Absent { .. }) => drop(fs.request_stage_in(inode)),
                 done => return Ok(done),
             },
         }

@@ -20,33 +20,10 @@ const FULL: Errno = Errno(libc::ENOSPC);
 /// Interval between checks for space.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Wait, in milliseconds, of a caller that does not wait for the agent to free space. It covers
-/// space that the agent only holds, which the agent releases at its next check.
-const HELD_MS: u32 = 100;
-
 /// Repeats `attempt` until it finds space. Errors: `ENOSPC` when no more space can be expected,
 /// `EINTR`, those of `attempt`.
 #[cold]
 pub fn wait<T>(mount: &Mount, attempt: impl Fn() -> Result<T>) -> Result<T> {
-    wait_at_most(u32::MAX, mount, attempt)
-}
-
-/// As [`wait`], for at most `HELD_MS`.
-#[cold]
-pub fn wait_for_held<T>(mount: &Mount, attempt: impl Fn() -> Result<T>) -> Result<T> {
-    wait_at_most(HELD_MS, mount, attempt)
-}
-
-/// Gives a packed file a block of its own. Errors: as `wait`.
-#[cold]
-pub fn unpack(mount: &Mount, inode: InodeId) -> Result<()> {
-    match mount.unpack(inode) {
-        Err(FULL) => wait(mount, || mount.unpack(inode)),
-        unpacked => unpacked,
-    }
-}
-
-fn wait_at_most<T>(most_ms: u32, mount: &Mount, attempt: impl Fn() -> Result<T>) -> Result<T> {
     let fs = mount.fs();
     // Packing small files costs nobody anything.
     loop {
@@ -63,8 +40,7 @@ fn wait_at_most<T>(most_ms: u32, mount: &Mount, attempt: impl Fn() -> Result<T>)
     }
     // The wait needs a descriptor; without one it is not possible.
     let ticker = Descriptor::from_raw(sys::ticker(LOOK_EVERY).map_err(|_| FULL)?).raise();
-    let began = now();
-    let mut waiter = fs.begin_waiting(began);
+    let mut waiter = fs.begin_waiting(now());
     let ended = loop {
         let mut ticks = [0_u8; 8];
         match gate::outside_unless_interrupted(|| sys::read(ticker.raw(), &mut ticks)) {
@@ -74,13 +50,12 @@ fn wait_at_most<T>(most_ms: u32, mount: &Mount, attempt: impl Fn() -> Result<T>)
             Some(Ok(_)) => {}
         }
         // Asked before the attempt, so that space freed before the hope ended is found.
-        let is_over = now().since(began) >= most_ms;
         let hope = fs.space_hope(&waiter, now());
         let tried = attempt();
         if tried.as_ref().err() != Some(&FULL) {
             break tried;
         }
-        if is_over || hope == Prospect::None {
+        if hope == Prospect::None {
             // An agent that was killed may have held blocks of removed files.
             break if mount.reap() { attempt() } else { tried };
         }
@@ -88,6 +63,15 @@ fn wait_at_most<T>(most_ms: u32, mount: &Mount, attempt: impl Fn() -> Result<T>)
     };
     fs.end_waiting(waiter);
     ended
+}
+
+/// Gives a packed file a block of its own. Errors: as `wait`.
+#[cold]
+pub fn unpack(mount: &Mount, inode: InodeId) -> Result<()> {
+    match mount.unpack(inode) {
+        Err(FULL) => wait(mount, || mount.unpack(inode)),
+        unpacked => unpacked,
+    }
 }
 
 fn now() -> Moment {

@@ -98,7 +98,7 @@ impl Range {
             Err(Errno(libc::ENOSPC))
                 if self.needed() <= bytes_of_all(&self.mount.fs().usage()?) =>
             {
-                space::wait_for_held(self.mount, || self.fits())
+                space::wait(self.mount, || self.fits())
             }
             fits => fits,
         }?;

@@ -149,6 +149,50 @@ static void waiting_ends_when_the_copy_is_there(void) {
     SAY(cairn_wait_safe(NULL, CAIRN_LEVEL_PERSIST, 20000));
 }
 
+static uint64_t used_bytes(void) {
+    struct cairn_status status = {.size = sizeof status};
+    MUST(cairn_status(&status) == 0);
+    return status.total_bytes - status.free_bytes;
+}
+
+/* Waits until the store uses so much. */
+static void await_used(uint64_t bytes) {
+    for (int tries = 0; used_bytes() != bytes; tries++) {
+        MUST(tries < 30000);
+        usleep(1000);
+    }
+}
+
+/* For a store that is drained. */
+static void hinted_files_give_up_their_room_until_they_are_read(void) {
+    static char block[1 << 20], seen[1 << 20];
+    memset(block, 'c', sizeof block);
+    int file = create("cold", 0);
+    MUST(write(file, block, sizeof block) == sizeof block);
+    put("warm", "w");
+    SAY(cairn_hint("/cairn/cold", CAIRN_HINT_OFFLOAD));
+    MUST(close(file) == 0);
+    /* It was hinted while it was open, and was not written to since. */
+    uint64_t warm_bytes = used_bytes() - sizeof block;
+    await_used(warm_bytes);
+    SAY(cairn_wait_safe(NULL, CAIRN_LEVEL_PERSIST, -1));
+    struct stat before, after;
+    MUST(stat("cold", &before) == 0 && before.st_size == sizeof block);
+    file = open("cold", O_RDONLY);
+    MUST(file >= 0 && read(file, seen, sizeof seen) == sizeof seen && memcmp(block, seen, sizeof seen) == 0);
+    MUST(fstat(file, &after) == 0 && after.st_ino == before.st_ino && after.st_blocks == before.st_blocks);
+    MUST(close(file) == 0);
+    put("cold.2", "x");
+    SAY(cairn_wait_safe(NULL, CAIRN_LEVEL_PERSIST, -1));
+    MUST(used_bytes() > sizeof block);
+    puts("what is read again stays");
+    SAY(cairn_hint("/cairn/cold", CAIRN_HINT_OFFLOAD));
+    await_used(used_bytes() - sizeof block);
+    SAY(cairn_hint("/cairn/cold", CAIRN_HINT_PRELOAD));
+    await_used(used_bytes() + sizeof block);
+    puts("what will be read is brought in");
+}
+
 static void nothing_is_drained_without_a_persist_directory(void) {
     put("file", "x");
     SAY(cairn_wait_safe("file", CAIRN_LEVEL_PERSIST, 0));
@@ -344,6 +388,7 @@ static const struct scene scenes[] = {
     {"status_counts_files_and_bytes", status_counts_files_and_bytes},
     {"marks_and_hints_are_kept", marks_and_hints_are_kept},
     {"waiting_ends_when_the_copy_is_there", waiting_ends_when_the_copy_is_there},
+    {"hinted_files_give_up_their_room_until_they_are_read", hinted_files_give_up_their_room_until_they_are_read},
     {"nothing_is_drained_without_a_persist_directory", nothing_is_drained_without_a_persist_directory},
     {"regions_are_the_file", regions_are_the_file},
     {"copies_are_never_torn", copies_are_never_torn},

@@ -162,7 +162,7 @@ impl<'w> Workload<'w> {
     }
 
     fn draw(&mut self) -> Act<'w> {
-        match self.random.below(if self.setting.absent { 28 } else { 23 }) {
+        match self.random.below(if self.setting.absent { 30 } else { 23 }) {
             0..4 => self.append(),
             4..6 => self.overwrite(),
             6..8 => self.strides(),
@@ -177,7 +177,8 @@ impl<'w> Workload<'w> {
             19 => Box::new(|this| this.process().fs.sync().map(|()| true)),
             20 | 21 => Box::new(|this| this.begin_or_end_image().map(|()| false)),
             23 | 24 => self.make_absent(),
-            25.. => self.bring(),
+            25 | 26 => self.release_data(),
+            27.. => self.bring(),
             _ if self.random.one_in(4) => {
                 Box::new(|this| this.process().fs.write_snapshot().map(|()| false))
             }

@@ -1,5 +1,6 @@
-//! Absent files of a simulation: made absent, and fetched step by step by a process of its own,
-//! which may be killed at any step, while other processes act.
+//! Absent files of a simulation: made absent when they are new or after they were drained, and
+//! fetched step by step by a process of its own, which may be killed at any step, while other
+//! processes act.
 
 use cairn_core::{Error, HandleId, InodeId, Position, Truncation};
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ pub(super) struct Absentees {
     bringer: Option<Process>,
     pub(super) brought: Vec<Brought>,
     ended: u64,
+    released: u64,
 }
 
 /// A file that is being fetched.
@@ -68,6 +70,44 @@ impl Simulation {
         let version = self.inspector.fs.attributes(inode).expect("it is open").version;
         self.absentees.versions.insert(open.node, version);
         self.take(index, &Step::Close { open: place });
+    }
+
+    /// Closes a file, and makes it absent as one that was drained.
+    pub fn release_data(&mut self, index: usize, place: Place) {
+        let (Ok(inode), Ok(node)) = (self.inode(place), self.reference.node(place)) else { return };
+        if self.is_busy(inode) {
+            return;
+        }
+        self.take(index, &Step::Close { open: place });
+        let Ok(found) = self.inspector.fs.attributes(inode) else { return };
+        let Ok(content) = self.reference.model.content(node) else { return };
+        if !content.is_certain() || found.links == 0 {
+            return;
+        }
+        let crc32c = CHECKSUM(0, &content.certain(0, found.size));
+        let caller = self.processes[index].caller();
+        let fs = &self.processes[index].fs;
+        fs.mark_drained(inode, found.version, caller.now).expect("it is there");
+        let stale = fs.release_data(&caller, inode, found.version.wrapping_add(1), crc32c);
+        assert_eq!(stale, Ok(false), "another version was drained");
+        let released = fs.release_data(&caller, inode, found.version, crc32c);
+        self.note(format!("{} {inode:?} gives up its data: {released:?}", caller.now.0));
+        let is_free = found.opens == 0 && found.absence.is_none() && !found.unclean;
+        match released {
+            Ok(true) => assert!(is_free, "{found:?}"),
+            // What is mapped or torn keeps its data, too.
+            Ok(false) => return,
+            Err(error) => return self.expect_exhausted(index, error),
+        }
+        self.reference.model.release_data(node);
+        self.absentees.inodes.insert(node, inode);
+        self.absentees.versions.insert(node, found.version);
+        self.absentees.released += 1;
+    }
+
+    /// Number of times that a drained file gave up its data.
+    pub fn released(&self) -> u64 {
+        self.absentees.released
     }
 
     /// Returns the absent files.

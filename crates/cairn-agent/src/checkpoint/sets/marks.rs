@@ -116,17 +116,35 @@ pub fn mark_of(marks: &[Mark], mtime_ns: i64, now_ns: i64) -> Option<&Mark> {
 
 /// Returns the hints that hold for a file; `path` is its path as the program sees it.
 pub fn hints(notes: &[Note], path: &[u8]) -> Vec<&'static str> {
-    let (mut purpose, mut need) = (None, None);
+    let [purpose, need] = last_hints(notes, path);
+    purpose.into_iter().chain(need).map(|(name, _)| name).collect()
+}
+
+/// Returns the last hint that says when a file will be read, `preload` or `offload`, and when a
+/// program gave it, nanoseconds since the epoch; `path` is as for [`hints`].
+pub fn need(notes: &[Note], path: &[u8]) -> Option<(&'static str, i64)> {
+    let [_, need] = last_hints(notes, path);
+    need
+}
+
+/// Whether a note says that files will not be read soon.
+pub fn is_offload(note: &Note) -> bool {
+    let index = (note.number as usize).checked_sub(1);
+    note.kind == Kind::Hint && index.is_some_and(|index| HINTS.get(index) == Some(&"offload"))
+}
+
+/// Returns the last hint about the purpose of a file, and the last one that says when it will be
+/// read, with their times.
+fn last_hints(notes: &[Note], path: &[u8]) -> [Option<(&'static str, i64)>; 2] {
+    let mut last = [None, None];
     for note in notes.iter().filter(|note| note.kind == Kind::Hint && matches(&note.text, path)) {
         // A hint of a newer version is ignored.
         let index = (note.number as usize).checked_sub(1).filter(|&index| index < HINTS.len());
-        match index {
-            Some(index) if index < PURPOSES => purpose = Some(HINTS[index]),
-            Some(index) => need = Some(HINTS[index]),
-            None => {}
+        if let Some(index) = index {
+            last[usize::from(index >= PURPOSES)] = Some((HINTS[index], note.time_ns));
         }
     }
-    purpose.into_iter().chain(need).collect()
+    last
 }
 
 /// An announced checkpoint with the processes and ranks that announced its begin and its end.

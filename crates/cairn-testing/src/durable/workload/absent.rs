@@ -1,5 +1,5 @@
 //! Absent files among the random operations: made, fetched a part at a time with other operations
-//! in between, and disturbed.
+//! in between, disturbed, and made absent again.
 //!
 //! Must stay true: fetching changes what programs see of a file only at its end.
 
@@ -46,6 +46,45 @@ impl<'w> Workload<'w> {
             let handle = process.fs.open_file(&caller, this.home, name, options, 0o644)?.handle;
             process.fs.make_absent(&caller, handle, bytes as u64, CHECKSUM(0, &content))?;
             process.close(handle).map(|()| false)
+        })
+    }
+
+    /// Makes a file absent again that was fetched and not changed since.
+    pub(super) fn release_data(&mut self) -> Act<'w> {
+        let is_whole = |node: &Node| match node {
+            Node::File(file) => {
+                let state = &self.state.files[file];
+                let bytes = state.content.len();
+                !state.absent && bytes > 0 && *state.content == elsewhere(bytes)
+            }
+            _ => false,
+        };
+        let names = self.state.names.iter().filter(|(_, node)| is_whole(node));
+        let names: Vec<_> = names.map(|(name, node)| (name.clone(), node.clone())).collect();
+        if names.is_empty() {
+            return Self::nothing();
+        }
+        let (name, node) = self.random.pick(&names).clone();
+        let Node::File(file) = node else { return Self::nothing() };
+        if self.open.iter().any(|open| open.file == file) {
+            return Self::nothing();
+        }
+        let state = self.state.files.get_mut(&file).expect("the file has a name");
+        state.absent = true;
+        let crc32c = CHECKSUM(0, &state.content);
+        Box::new(move |this| {
+            let (process, caller) = (this.process(), this.process().caller());
+            let inode = process.fs.resolve(&caller, this.home, &name, false)?;
+            let found = process.fs.attributes(inode)?;
+            process.fs.mark_drained(inode, found.version, caller.now)?;
+            let is_released = process.fs.release_data(&caller, inode, found.version, crc32c)?;
+            assert_eq!(is_released, !found.unclean && !found.torn && found.opens == 0, "{found:?}");
+            if !is_released {
+                let state = this.state.files.get_mut(&file).expect("the file has a name");
+                state.absent = false;
+                this.push_state();
+            }
+            Ok(false)
         })
     }
 
