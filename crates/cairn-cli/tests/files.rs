@@ -379,12 +379,3 @@ fn every_command_explains_itself_with_examples() {
     }
     sandbox.cairn(&["--version"]).succeeds().says(env!("CARGO_PKG_VERSION"));
 }
-
-/// Weaker than on a disk, where the description keeps the lock: docs/SEMANTICS.md says so.
-#[test]
-fn lock_of_a_program_that_inherited_the_descriptor_ends_with_it() {
-    let sandbox = Sandbox::new();
-    let script = "cd /cairn; exec 9>lock; flock 9; flock -n lock echo free; \
-        flock own sh -c 'flock -n own true || echo held'; exit 3";
-    sandbox.run("locks", script).ends_with(3).prints("free\nheld\n");
-}

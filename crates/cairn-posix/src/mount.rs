@@ -534,11 +534,17 @@ impl Mount {
     /// of those that did not.
     fn recognise_descriptors(&self) -> Result<()> {
         let mut outcome = Ok(());
-        store_inodes::for_each_placeholder(|descriptor, placeholder| {
-            outcome = self.recognise(descriptor, placeholder);
+        let mut others = Vec::new();
+        store_inodes::for_each(|descriptor, stat| {
+            if store_inodes::is_placeholder(stat.st_mode, stat.st_dev) {
+                outcome = self.recognise(descriptor, stat.st_ino);
+            } else if store_inodes::is_regular(stat.st_mode, stat.st_dev) {
+                others.push(descriptor);
+            }
             outcome.is_ok()
         })?;
         outcome?;
+        store_inodes::note_inherited_files(others);
         let held = |handle| table::holds(handle) || fs_context::holds(handle);
         self.fs().retain_only(self.slot(), &held, now())?;
         self.fs().mark_exec(self.slot(), false)?;

@@ -179,6 +179,16 @@ pub unsafe extern "C-unwind" fn quick_exit(status: c_int) -> ! {
     unsafe { library!(quick_exit: fn(c_int) -> !)(status) }
 }
 
+/// Lets a child about to be made share the file locks of what it inherits.
+fn share_locks() {
+    let _ = guarded(|| {
+        if process::has_inheritable_state() {
+            locks::before_child();
+        }
+        Ok::<_, Errno>(())
+    });
+}
+
 /// A child being created. It gets references to everything its parent holds. While this value
 /// exists, no mapping and no file lock is added or removed.
 #[must_use]
@@ -190,6 +200,7 @@ pub struct Making {
 impl Making {
     /// Call before creating the child. Returns none and sets errno if no child may be created.
     pub fn begin() -> Option<Making> {
+        share_locks();
         let quiet = [guarded(mapping::quiet), guarded(locks::quiet)];
         match guarded(Spawn::begin) {
             Ok(spawn) => Some(Making { quiet, spawn }),
@@ -301,6 +312,7 @@ pub unsafe extern "C-unwind" fn daemon(keep_directory: c_int, keep_descriptors: 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
     let real = library!(system: fn(*const c_char) -> c_int);
+    share_locks();
     let spawn = match guarded(Spawn::begin) {
         Ok(spawn) => spawn,
         Err(Errno(number)) => {

@@ -9,6 +9,19 @@ fn forked_child_shares_offsets_with_its_parent() {
     same_on_both("children", "offsets_are_shared");
 }
 
+/// Mechanism: the lock file of a description was opened at its first lock, by each process that
+/// shared the description.
+///
+/// Consequence: `(flock 9; …) 9>lock` in a shell excluded nobody: the lock was that of the program
+/// `flock`, and ended with it.
+///
+/// Fix: it is opened before a child can inherit the description, and a program that is executed
+/// finds it.
+#[test]
+fn locks_belong_to_the_description_that_children_and_programs_inherit() {
+    same_on_both("children", "locks_belong_to_what_is_inherited");
+}
+
 /// Mechanism: a store had room for 1 021 processes. Consequence: `EAGAIN` from `fork` on nodes with
 /// many ranks, each with helper processes. Fix: room for four times as many.
 #[test]

@@ -206,7 +206,7 @@ fn only_the_first_read_after_a_change_sets_the_access_time() {
 }
 
 #[test]
-fn processes_that_inherited_a_file_unlocked_lock_it_apart() {
+fn processes_that_inherited_many_files_lock_the_last_ones_apart() {
     weakened("locks_made_after_fork", &["parent: EAGAIN"]);
 }
 

@@ -289,11 +289,17 @@ fn release(
     why: Why<'_>,
     enough: u64,
 ) -> Result<Released> {
+    // The archive reads them in the store.
+    let owes =
+        |known: &&Checkpoint| shared.archive.may_owe(known.id) || shared.archive.refuses(known.id);
+    let complete = drainer.complete()?;
+    let owed = complete.iter().filter(owes).flat_map(|known| &known.files);
+    let kept = owed.map(|member| member.path.clone()).collect();
     // The threads that stage in files must know before that the file is not to come at once.
     let note = |namespace: &str, inode| {
         shared.state().bringing.released.insert((namespace.to_string(), inode));
     };
-    let demand = Demand { why, enough, note: &note };
+    let demand = Demand { why, enough, kept: &kept, note: &note };
     let released = drainer.release(volumes, demand, &shared.meter)?;
     let (files, bytes) = (released.paths.len() as u64, released.bytes);
     if files > 0 {

@@ -56,6 +56,8 @@ pub struct Demand<'a> {
     pub why: Why<'a>,
     /// Bytes that are enough for now.
     pub enough: u64,
+    /// Files that keep their data in any case.
+    pub kept: &'a HashSet<FilePath>,
     /// Called with the namespace and the inode of each file before it gives up its data.
     pub note: &'a dyn Fn(&str, InodeId),
 }
@@ -75,7 +77,7 @@ impl Drainer {
         demand: Demand<'_>,
         meter: &Meter,
     ) -> Result<Released> {
-        let Demand { why, enough, note } = demand;
+        let Demand { why, enough, kept, note } = demand;
         let mut released = Released::default();
         let Some(ledger) = &mut self.ledger else { return Ok(released) };
         let _at_work = meter.at(&manifest_path(&self.job.job));
@@ -86,7 +88,9 @@ impl Drainer {
                 if node.absence.is_some() && !steps.older.contains(&path) {
                     largest = largest.max(node.bytes);
                 }
-                idle.extend(idle_file(volume, ledger, path, &node));
+                if !kept.contains(&path) {
+                    idle.extend(idle_file(volume, ledger, path, &node));
+                }
             }
         }
         idle.retain(|file| match why {

@@ -19,6 +19,11 @@ pub fn name(namespace: &str, inode: InodeId, born: Timestamp) -> String {
     format!("{namespace}{BETWEEN}{}-{:x}", inode.0, born.0)
 }
 
+/// Whether a file in that directory is a lock file.
+pub fn is_name(name: &[u8]) -> bool {
+    name.windows(BETWEEN.len()).any(|part| part == BETWEEN.as_bytes())
+}
+
 /// Returns the file that a lock file of `namespace` belongs to; `None` for any other name.
 fn owner(namespace: &str, name: &str) -> Option<(InodeId, Timestamp)> {
     let (inode, born) = name.strip_prefix(namespace)?.strip_prefix(BETWEEN)?.split_once('-')?;

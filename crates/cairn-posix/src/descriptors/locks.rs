@@ -6,14 +6,20 @@
 //! `fcntl` locks belong to the process. It has one descriptor of the lock file per inode. When the
 //! process closes any descriptor of the file, that one is closed, which drops the locks, as POSIX
 //! asks. `flock` and open-file-description locks belong to the description. There is one descriptor
-//! of the lock file per handle; children inherit it, and it is closed with the handle's last
-//! number.
+//! of the lock file per handle; it is closed with the handle's last number. A process opens it
+//! before a child can inherit the handle, so that both lock through the same one. Its file offset
+//! names the handle: an executed program finds by it what it inherited.
+//!
+//! Invariant: while the process has locks of its own on a file, no descriptor of its lock file is
+//! closed, except to drop them. So none is opened then either: moving it to a high number closes one.
 //!
 //! Invariant: during an exec, a lock descriptor is close-on-exec exactly if the numbers that the
 //! exec closes end its locks.
 //!
-//! Weaker than a local file system: processes that inherited a description before it was first
-//! locked lock it separately; ranks in scope `rank` have no files in common to lock.
+//! Weaker than a local file system: if a process has more open files than [`SHARED_MAX`] when it
+//! makes a child, both lock the rest of them separately; so they do with a description of a file
+//! that the process had locked through another one. Ranks in scope `rank` have no files in common to
+//! lock.
 
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
@@ -24,13 +30,14 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use cairn_core::{HandleId, InodeId};
 use cairn_device::store::lock_file;
 use cairn_platform::descriptor::Descriptor;
+use cairn_platform::short_path::ShortPath;
 use cairn_platform::sys;
 
 use crate::error::{Errno, Result};
 use crate::kernel::gate;
 use crate::kernel::latch::{Held, Latch};
 use crate::mount::{self, Mount};
-use crate::task::{internal_floor, table};
+use crate::task::{internal_floor, store_inodes, table};
 use crate::{kernel, pages};
 
 /// Owner of a lock.
@@ -57,18 +64,29 @@ static DESCRIPTORS: Descriptors = Descriptors {
     count: AtomicUsize::new(0),
 };
 
+/// Most descriptions whose lock files are opened because a child is made.
+const SHARED_MAX: usize = 64;
+/// Bit of a file offset which says that the rest of it is the number of a handle.
+const OF_DESCRIPTION: i64 = 1 << 40;
+
 impl Descriptors {
     fn with<R>(&self, act: impl FnOnce(&mut Vec<(Owner, Descriptor)>) -> R) -> Result<R> {
         let _held = self.latch.hold()?;
         // SAFETY: the latch is held, and the reference does not leave this function.
         let list = unsafe { &mut *self.list.get() };
+        list.extend(store_inodes::take_inherited_files().filter_map(adopted));
         let result = act(list);
         self.count.store(list.len(), Ordering::Relaxed);
         Ok(result)
     }
 
+    /// Whether there is a descriptor of one of these owners. Errors: `EDEADLK`.
+    fn has(&self, these: &[Owner]) -> Result<bool> {
+        self.with(|list| list.iter().any(|(owner, _)| these.contains(owner)))
+    }
+
     fn is_empty(&self) -> bool {
-        self.count.load(Ordering::Relaxed) == 0
+        self.count.load(Ordering::Relaxed) == 0 && !store_inodes::has_inherited_files()
     }
 }
 
@@ -87,6 +105,10 @@ fn descriptor(mount: &Mount, number: i32, inode: InodeId, owner: Owner) -> Resul
         return Ok(known);
     }
     let opened = open_for(mount, inode)?.raise();
+    if let Owner::Description(handle) = owner {
+        let offset = OF_DESCRIPTION | i64::from(handle.0);
+        kernel::lseek(opened.raw(), offset, libc::SEEK_SET)?;
+    }
     let inherited = sys::fcntl(number, libc::F_GETFD, 0)? & libc::FD_CLOEXEC;
     sys::fcntl(opened.raw(), libc::F_SETFD, i64::from(inherited))?;
     internal_floor::note(opened.raw());
@@ -98,6 +120,49 @@ fn descriptor(mount: &Mount, number: i32, inode: InodeId, owner: Owner) -> Resul
             raw
         })
     })
+}
+
+/// Opens the lock files of the descriptions that a child about to be made inherits. What fails is
+/// locked separately by the child.
+pub fn before_child() {
+    let Some(mount) = mount::attached().filter(|_| !mount::is_poisoned()) else { return };
+    for (number, handle) in table::all() {
+        if DESCRIPTORS.count.load(Ordering::Relaxed) >= SHARED_MAX {
+            return;
+        }
+        let info = mount.fs().handle(handle).ok().filter(|info| !info.path_only);
+        let Some(info) = info else { continue };
+        let owner = Owner::Description(handle);
+        if DESCRIPTORS.has(&[owner, Owner::Process(info.inode)]) == Ok(false) {
+            let _ = descriptor(mount, number, info.inode, owner);
+        }
+    }
+}
+
+/// Takes over a descriptor of the store that this process was executed with, if it is the lock file
+/// of a description. Closes it if this process does not have the description.
+fn adopted(number: i32) -> Option<(Owner, Descriptor)> {
+    let offset = kernel::lseek(number, 0, libc::SEEK_CUR).unwrap_or(0) as i64;
+    let handle = u32::try_from(offset ^ OF_DESCRIPTION).map(HandleId).ok()?;
+    if !is_lock_file(number) {
+        return None;
+    }
+    let lock = Descriptor::from_raw(number);
+    table::holds(handle).then(|| {
+        internal_floor::note(number);
+        (Owner::Description(handle), lock)
+    })
+}
+
+/// Whether a descriptor leads to a lock file, which may have no name any more.
+fn is_lock_file(number: i32) -> bool {
+    let mut link = ShortPath::new();
+    link.push(b"/proc/self/fd/");
+    link.push_number(number.unsigned_abs().into());
+    let mut target = [0; 4096];
+    let length = sys::readlinkat(libc::AT_FDCWD, &link, &mut target).unwrap_or(0);
+    let name = target[..length].rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+    lock_file::is_name(name)
 }
 
 /// Opens the lock file of `inode`, for locks of a server's own. Errors: as `open`.
@@ -245,6 +310,10 @@ pub fn lock_range(number: i32, command: i32, lock: &mut libc::flock) -> Result<(
         libc::F_GETLK | libc::F_SETLK | libc::F_SETLKW => Owner::Process(info.inode),
         _ => Owner::Description(handle),
     };
+    if !DESCRIPTORS.has(&[owner])? {
+        // Also for a lock of the process: see the invariant.
+        descriptor(mount, number, info.inode, Owner::Description(handle))?;
+    }
     let on = descriptor(mount, number, info.inode, owner)?;
     kernel::lock(on, command, &mut absolute)?;
     match (sets, i32::from(absolute.l_type)) {

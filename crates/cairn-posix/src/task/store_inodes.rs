@@ -7,7 +7,8 @@
 //! Must stay true: nothing here attaches the mount. Signal handlers and the start of a process call
 //! it.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::OnceLock;
 
 use cairn_device::directory;
 use cairn_device::store::namespace;
@@ -18,6 +19,12 @@ use crate::kernel::configuration;
 
 /// `st_dev` of the store; 0 before it is known.
 static STORE_DEVICE: AtomicU64 = AtomicU64::new(0);
+
+/// Descriptors of regular files of the store's file system with which this process was executed.
+/// Each is taken once.
+static INHERITED_FILES: OnceLock<Vec<AtomicI32>> = OnceLock::new();
+/// Takes the place of a descriptor that was taken.
+const TAKEN: i32 = -1;
 
 /// `st_dev` of the store's file system; none if this process has no store.
 fn store_device() -> Option<u64> {
@@ -38,6 +45,30 @@ fn learn_store_device() -> Option<u64> {
 #[inline]
 pub fn is_placeholder(mode: u32, device: u64) -> bool {
     mode & libc::S_IFMT == libc::S_IFSOCK && store_device() == Some(device)
+}
+
+/// Whether these are the attributes of a regular file of our store's file system.
+pub(crate) fn is_regular(mode: u32, device: u64) -> bool {
+    mode & libc::S_IFMT == libc::S_IFREG && store_device() == Some(device)
+}
+
+/// Notes the regular files of the store's file system with which this process was executed.
+pub(crate) fn note_inherited_files(descriptors: Vec<i32>) {
+    if !descriptors.is_empty() {
+        // Only the first attachment follows an exec.
+        let _ = INHERITED_FILES.set(descriptors.into_iter().map(AtomicI32::new).collect());
+    }
+}
+
+/// Whether files were noted, taken or not.
+pub(crate) fn has_inherited_files() -> bool {
+    INHERITED_FILES.get().is_some()
+}
+
+/// Takes each file that was noted.
+pub(crate) fn take_inherited_files() -> impl Iterator<Item = i32> {
+    let all = INHERITED_FILES.get().into_iter().flatten();
+    all.map(|place| place.swap(TAKEN, Ordering::Relaxed)).filter(|&taken| taken != TAKEN)
 }
 
 /// Whether these are the attributes of a token of our store.
@@ -63,13 +94,19 @@ pub(crate) fn has_placeholders() -> bool {
 /// Calls `visit` with each descriptor of this process that is a placeholder, and its inode number,
 /// until it returns false.
 pub(crate) fn for_each_placeholder(mut visit: impl FnMut(i32, u64) -> bool) -> Result<()> {
+    for_each(|descriptor, stat| {
+        !is_placeholder(stat.st_mode, stat.st_dev) || visit(descriptor, stat.st_ino)
+    })
+}
+
+/// Calls `visit` with each descriptor of this process, and its status, until it returns false.
+pub(crate) fn for_each(mut visit: impl FnMut(i32, &libc::stat) -> bool) -> Result<()> {
     let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
     let listing = sys::openat(libc::AT_FDCWD, c"/proc/self/fd", flags, 0)?;
     let listed = directory::list(listing, &mut |name, _| {
         let number = name.to_str().ok().and_then(|digits| digits.parse().ok());
         let Some(descriptor) = number else { return true };
-        let Ok(stat) = sys::fstat(descriptor) else { return true };
-        !is_placeholder(stat.st_mode, stat.st_dev) || visit(descriptor, stat.st_ino)
+        sys::fstat(descriptor).map_or(true, |stat| visit(descriptor, &stat))
     });
     let _ = sys::close(listing);
     Ok(listed?)

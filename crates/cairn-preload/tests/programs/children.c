@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
@@ -39,6 +40,52 @@ static void offsets_are_shared(void) {
     printf("child: %d\n", ended(child));
     printf("the child's seek is the parent's: %ld\n", (long)lseek(file, 0, SEEK_CUR));
     show("shared");
+}
+
+/* Whether another description of the file could lock it. */
+static const char *lock_of_another(const char *name) {
+    int other = open(name, O_RDWR);
+    MUST(other >= 0);
+    const char *got = flock(other, LOCK_EX | LOCK_NB) == 0 ? "free" : strerrorname_np(errno);
+    MUST(close(other) == 0);
+    return got;
+}
+
+static void locks_belong_to_what_is_inherited(void) {
+    int file = create("lock", 0);
+    pid_t child = fork();
+    if (child == 0) _exit(flock(file, LOCK_EX) != 0);
+    printf("child: %d\n", ended(child));
+    printf("locked by a child that ended: %s, by me: %d\n", lock_of_another("lock"), flock(file, LOCK_EX | LOCK_NB));
+    child = fork();
+    if (child == 0) _exit(flock(file, LOCK_UN) != 0);
+    printf("child: %d, unlocked by it: %s\n", ended(child), lock_of_another("lock"));
+    struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    child = fork();
+    if (child == 0) _exit(fcntl(file, F_OFD_SETLK, &range) != 0);
+    printf("child: %d, range: %d\n", ended(child), fcntl(file, F_OFD_SETLK, &range));
+    MUST(dup2(file, 9) == 9 && close(file) == 0);
+    printf("system: %d, %s\n", system("flock 9"), lock_of_another("lock"));
+    printf("nested: %d\n", system("(flock -n 9 && echo inner) && sh -c 'flock -n 9 && echo again'; flock -n lock echo two || echo one"));
+    MUST(close(9) == 0);
+    printf("closed: %s\n", lock_of_another("lock"));
+    /* A program that was executed ends the lock when it closes the number. */
+    int told[2], end[2];
+    MUST(pipe(told) == 0 && pipe(end) == 0);
+    child = fork();
+    if (child == 0) {
+        MUST(dup2(create("lock", 0), 9) == 9 && flock(9, LOCK_EX) == 0 && dup2(told[1], 8) == 8 && dup2(end[0], 7) == 7);
+        for (int number = 10; number < 30; number++) close(number);
+        close(end[1]);
+        execl("/bin/sh", "sh", "-c", "echo >&8; read line <&7; exec 9>&-; echo >&8; read line <&7", NULL);
+    }
+    await(told[0]);
+    printf("executed: %s\n", lock_of_another("lock"));
+    MUST(write(end[1], "\n", 1) == 1);
+    await(told[0]);
+    printf("closed there: %s\n", lock_of_another("lock"));
+    MUST(write(end[1], "\n", 1) == 1);
+    printf("child: %d\n", ended(child));
 }
 
 static void closing_is_not_shared(void) {
@@ -368,6 +415,7 @@ static const struct scene scenes[] = {
     {"many_have_a_file", many_have_a_file},
     {"no_numbers_are_left", no_numbers_are_left},
     {"offsets_are_shared", offsets_are_shared},
+    {"locks_belong_to_what_is_inherited", locks_belong_to_what_is_inherited},
     {"closing_is_not_shared", closing_is_not_shared},
     {"vfork_and_exec", vfork_and_exec},
     {"open_files_survive_exec", open_files_survive_exec},

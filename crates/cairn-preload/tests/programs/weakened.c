@@ -89,6 +89,11 @@ static void access_times(void) {
 }
 
 static void locks_made_after_fork(void) {
+    char name[16];
+    for (int other = 0; other < 64; other++) {
+        snprintf(name, sizeof name, "other.%d", other);
+        create(name, 0);
+    }
     int file = create("f", 0), locked[2], end[2];
     MUST(pipe(locked) == 0 && pipe(end) == 0);
     pid_t child = fork();
