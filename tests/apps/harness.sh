@@ -214,7 +214,7 @@ launch() {
     local wrappers=$1 results=$2 medium=$3
     shift 3
     # shellcheck disable=SC2086
-    $wrappers timeout -k 5 $SCENARIO_SECONDS_MAX \
+    $wrappers timeout -k 5 "${SCENARIO_SECONDS:-$SCENARIO_SECONDS_MAX}" \
         env -i "${clean_environment[@]}" B="$scratch/bin" M="$medium" "$@" \
         >"$results/outer" 2>&1 </dev/null
     echo "launcher exit code: $?" >"$results/code"

@@ -9,6 +9,8 @@
 
 SLURM_SECONDS_MAX=30
 slurm_processes=()
+# File with the numbers of processes that a scenario has started in place of killed ones.
+slurm_again=$scratch/slurm/again
 # Resources of the nodes besides processors, and further lines of the configuration.
 slurm_gres='' slurm_lines=''
 
@@ -76,6 +78,7 @@ in_background() {
 stop_slurm() {
     local index deadline=$((SECONDS + SLURM_SECONDS_MAX))
     [ ${#slurm_processes[@]} -gt 0 ] || return
+    [ ! -e "$slurm_again" ] || mapfile -t -O ${#slurm_processes[@]} slurm_processes <"$slurm_again"
     SLURM_CONF=$slurm_conf scancel --quiet --user="$(id -un)"
     until [ -z "$(SLURM_CONF=$slurm_conf squeue --noheader 2>&1)" ] || [ "$SECONDS" -ge "$deadline" ]; do
         sleep 0.1

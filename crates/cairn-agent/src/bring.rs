@@ -15,6 +15,8 @@ pub(crate) mod standstill;
 
 use cairn_core::InodeId;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use crate::model::error::Result;
 use crate::model::path::FilePath;
@@ -35,8 +37,10 @@ pub struct StageState {
     /// Files that gave up their data to make room: they are staged in only when somebody waits for
     /// them.
     pub(crate) released: BTreeSet<FileKey>,
-    /// Whether a file that somebody waits for finds no room.
-    pub(crate) lacks_room: bool,
+    /// When a file was last staged in after it had given up its data, nanoseconds since the epoch.
+    pub(crate) returned: BTreeMap<FileKey, i64>,
+    /// Number of files that somebody waits for and that find no room.
+    pub(crate) short: Arc<AtomicUsize>,
 }
 
 /// Name of the namespace, and inode of the file.

@@ -422,7 +422,7 @@ impl Drainer {
         };
         outcome.changed = self.failures.take_changed();
         outcome.failed.extend(self.failed(&ledger));
-        outcome.failed.extend(audit::without_data(&ledger, trees));
+        outcome.failed.extend(audit::without_data(&ledger, trees, reason.is_asked())?);
         (outcome.as_they_are, outcome.unclean) = unclean_files(trees, ledger.manifest());
         // Nobody misses what is never drained.
         outcome.unclean.retain(|path| !view.unwanted.contains(path));

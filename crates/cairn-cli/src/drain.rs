@@ -25,7 +25,7 @@ use cairn_agent::store::inputs::Inputs;
 use cairn_agent::store::node::Kind;
 use clap::Args;
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::Context;
@@ -121,6 +121,27 @@ pub struct DrainReport {
     pub outcome: Outcome,
 }
 
+/// Checks that no data of a store are only in the directory `former`, where it was drained before.
+/// From another one they could not be brought in.
+fn require_present(store: &OpenStore, former: &Path, persist: &Path) -> Result<()> {
+    let mut absent = 0;
+    for volume in store.volumes()? {
+        absent += volume.tree()?.values().filter(|node| node.absence.is_some()).count() as u64;
+    }
+    match absent {
+        0 => Ok(()),
+        absent => Err(Error::Setting(SettingError::Persist {
+            path: persist.to_path_buf(),
+            problem: format!(
+                "cannot replace {}: the data of {} are only there",
+                former.display(),
+                count(absent, "file")
+            ),
+            advice: "drain to that directory, and copy it, or read these files first",
+        })),
+    }
+}
+
 /// Runs the command.
 pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     let mut store = context.roots.choose(arguments.job.as_deref())?;
@@ -132,6 +153,9 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
                 problem: format!("lies below the mount prefix {}", store.job.mount),
                 advice: "choose another",
             }));
+        }
+        if let Some(former) = store.job.persist.clone().filter(|former| *former != persist) {
+            require_present(&store, &former, &persist)?;
         }
         let launch = store.job.launch.as_deref();
         // An unreadable directory is ignored here, because the agent reports it.

@@ -259,6 +259,56 @@ os._exit(3)
     run(&sandbox, &["--tier", "ram:16M"], &script).ends_with(3).prints("True\n");
 }
 
+/// Mechanism: the queue of files to be staged in kept the length and checksum that a file had when
+/// it first gave up its data.
+///
+/// Consequence: a file that was written again, and gave up its data again, came back with its old
+/// bytes if another file still had them, else as `EIO`. A later change was drained with them.
+///
+/// Fix: length and checksum are read from the store when the file is staged in, and compared once
+/// more while nobody else can change them.
+#[test]
+fn file_that_was_written_again_comes_back_with_its_new_bytes() {
+    let sandbox = Sandbox::new();
+    let script = "
+def put(name, data):
+    with open('/cairn/' + name, 'wb') as file: file.write(data)
+def fill(tag):
+    for letter in 'abcdefghijklmnopqrst': put(tag + letter, os.urandom(1 << 20))
+old, new = b'o' * (1 << 20), b'n' * 1500000
+put('a', old); put('twin', old); put('b', old[1:]); fill('x')
+print(len(open('/cairn/xa', 'rb').read()))
+put('a', new); put('b', new); fill('y')
+print(open('/cairn/a', 'rb').read() == new, open('/cairn/b', 'rb').read() == new)
+with open('/cairn/a', 'ab') as file: file.write(b'.')
+";
+    run(&sandbox, &["--tier", "ram:16M"], script).succeeds().prints("1048576\nTrue True\n");
+    let copy = fs::read(sandbox.out().join("a")).expect("is drained");
+    assert!(copy.len() == 1_500_001 && copy.starts_with(b"nnn"));
+}
+
+/// Mechanism: the copies of absent files were not looked at when the run ended. Consequence: exit
+/// code 0, although somebody had removed the only copy. Fix: they are, and the store is kept.
+#[test]
+fn run_does_not_end_well_if_the_only_copy_of_a_file_is_gone() {
+    let sandbox = Sandbox::new();
+    let script = "
+names = [f'{a}{b}' for a in 'abc' for b in 'abcdefghijk']
+for name in names:
+    with open('/cairn/' + name, 'wb') as file: file.write(os.urandom(1 << 20))
+os.remove(os.environ['OUT'] + '/aa')
+os.mkdir(os.environ['OUT'] + '/../other')
+print(os.popen('$CAIRN ls full').read().count(' absent  aa'))
+print(os.popen('$CAIRN drain full --persist ' + os.environ['OUT'] + '/../other 2>&1').read().count('are only there'))
+";
+    let arguments = arguments(&sandbox, &["--tier", "ram:16M"], script);
+    let mut command = sandbox.command(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    let output = command.env("OUT", sandbox.out()).output().expect("starts");
+    let ran = Ran::of(output, "run".to_string()).ends_with(75).prints("1\n1\n");
+    ran.says("its copy was changed or removed, and its data are nowhere else");
+    assert!(sandbox.store("full").exists());
+}
+
 #[test]
 fn without_anything_to_give_up_a_full_store_fails_at_once() {
     let sandbox = Sandbox::new();

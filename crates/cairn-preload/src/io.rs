@@ -6,8 +6,8 @@ use core::ffi::{c_int, c_void};
 use cairn_posix::data::io::{self, At};
 use cairn_posix::data::transfer::Buffers;
 use cairn_posix::files::file;
-use cairn_posix::kernel::address;
-use cairn_posix::{Errno, HandleId, Result, mount};
+use cairn_posix::kernel::{address, configuration};
+use cairn_posix::{Errno, HandleId, Result};
 use libc::{iovec, size_t, ssize_t};
 
 /// Runs `act` with one buffer of the caller's.
@@ -199,10 +199,11 @@ fn flagged(of: (HandleId, Direction), offset: i64, flags: c_int) -> Result<At> {
     Ok(at)
 }
 
-/// As `sync(2)`. Cannot report failures; `fsync` does.
+/// As `sync(2)`, for what all programs of the job have written. Cannot report failures; `fsync`
+/// does.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sync() {
-    if mount::attached().is_some() {
+    if configuration::get().is_some() {
         let _ = crate::answer::guarded(file::sync_all);
     }
     // SAFETY: takes nothing.

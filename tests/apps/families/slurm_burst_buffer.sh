@@ -472,4 +472,11 @@ grep -v '^cairn\|^slurmstepd' said; cat said >&2
 left
 E
 
+SCENARIO_SECONDS=$((120 + 60 * ${SLURM_KILLS:=10})) expect killed_at_random_nothing_is_lost 'nothing was lost
+nothing is left' <<E
+$prologue
+kills=$SLURM_KILLS seed=${SLURM_SEED:-1} again=$slurm_again
+. "$here/slurm-kills.bash"
+E
+
 [ -n "$list_only" ] || stop_slurm

@@ -20,6 +20,7 @@ use cairn_core::{Moment, SpaceWaiters};
 use cairn_platform::sys::monotonic_ms;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::agent::shared::Shared;
@@ -192,7 +193,8 @@ impl Room {
             return each.try_for_each(|known| give_up(shared, drainer, volumes, known, outcome));
         }
         if are_waiting(volumes) {
-            let why = if shared.state().bringing.lacks_room { Why::Read } else { Why::Written };
+            let is_short = shared.state().bringing.short.load(Ordering::Relaxed) > 0;
+            let why = if is_short { Why::Read } else { Why::Written };
             let enough = release_bytes(volumes)?;
             if !release(shared, drainer, volumes, why, enough)?.paths.is_empty() {
                 return Ok(());
@@ -253,9 +255,9 @@ impl Room {
             let (need, time_ns) = marks::need(&notes, &seen)?;
             (need == "offload").then_some(time_ns)
         };
-        let may_go = |path: &FilePath, mtime_ns| {
+        let may_go = |path: &FilePath, changed_ns| {
             let is_new = |&time_ns: &i64| self.offloaded.get(path) != Some(&time_ns);
-            hinted_ns(path).filter(is_new).is_some_and(|time_ns| time_ns >= mtime_ns)
+            hinted_ns(path).filter(is_new).is_some_and(|time_ns| time_ns >= changed_ns)
         };
         let released = release(shared, drainer, volumes, Why::Hinted(&may_go), u64::MAX)?;
         let handled = |path| hinted_ns(&path).map(|time_ns| (path, time_ns));
@@ -275,7 +277,7 @@ fn release_bytes(volumes: &[Arc<Volume>]) -> Result<u64> {
     let mut all = 0;
     for volume in volumes {
         let usage = volume.fs().usage().map_err(volume.error("measure", &FilePath::root()))?;
-        let blocks: u64 = usage.total_blocks.iter().map(|&blocks| u64::from(blocks)).sum();
+        let blocks: u64 = usage.total_blocks.iter().sum();
         all += blocks * volume.hugeblock_bytes();
     }
     Ok(all / RELEASE_SHARE)
@@ -295,11 +297,13 @@ fn release(
     let complete = drainer.complete()?;
     let owed = complete.iter().filter(owes).flat_map(|known| &known.files);
     let kept = owed.map(|member| member.path.clone()).collect();
+    let returned = shared.state().bringing.returned.clone();
+    let used = |namespace: &str, inode| returned.get(&(namespace.to_string(), inode)).copied();
     // The threads that stage in files must know before that the file is not to come at once.
     let note = |namespace: &str, inode| {
         shared.state().bringing.released.insert((namespace.to_string(), inode));
     };
-    let demand = Demand { why, enough, kept: &kept, note: &note };
+    let demand = Demand { why, enough, kept: &kept, used: &used, note: &note };
     let released = drainer.release(volumes, demand, &shared.meter)?;
     let (files, bytes) = (released.paths.len() as u64, released.bytes);
     if files > 0 {

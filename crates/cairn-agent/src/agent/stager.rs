@@ -38,7 +38,7 @@ use crate::model::log::{self, Complaints};
 use crate::model::path::FilePath;
 use crate::model::priority;
 use crate::model::protocol::Failed;
-use crate::store::volume::Volume;
+use crate::store::volume::{Volume, now};
 
 /// Maximum number of files without waiters that are staged in at a time.
 const WORKERS_MAX: usize = 4;
@@ -165,6 +165,7 @@ struct Stager<'a> {
 
 impl<'a> Stager<'a> {
     fn new(shared: &'a Shared, volumes: &'a [Arc<Volume>], source: Source<'a>) -> Stager<'a> {
+        shared.state().bringing.short = source.short();
         let (queue, more) = (Mutex::new(Queue::default()), AtomicUsize::new(0));
         Stager { shared, volumes, source, queue, more }
     }
@@ -243,10 +244,7 @@ impl<'a> Stager<'a> {
                 let moved_bytes = self.source.moved_bytes();
                 let rate = moved_bytes as f64 / began.elapsed().as_secs_f64();
                 let rate = if is_over { 0 } else { rate as u64 };
-                let mut state = self.shared.state();
-                state.bringing.note_left(left, rate);
-                state.bringing.lacks_room = self.source.lacks_room();
-                drop(state);
+                self.shared.state().bringing.note_left(left, rate);
                 if is_over {
                     // The other threads see that nothing is left, or finish their current file.
                     self.queue().end();
@@ -357,8 +355,13 @@ impl<'a> Stager<'a> {
     /// Stages in a file. Meanwhile, unless somebody waits for it, stages in files that somebody
     /// waits for.
     fn bring(&self, item: &Item) {
-        let is_wanted = self.queue().is_wanted(item.key);
         let volume: &'a Volume = &self.volumes[item.key.volume];
+        // It may have got other data since it was queued, and given them up again.
+        let found = volume.fs().attributes(item.key.inode).ok();
+        let found = found.and_then(|found| Some((found.size, found.absence?.crc32c)));
+        let Some((bytes, crc32c)) = found else { return self.queue().done(item.key) };
+        let item = &Item { bytes, crc32c, ..item.clone() };
+        let is_wanted = self.queue().is_wanted(item.key);
         let goes_on = || {
             while !is_wanted && !self.queue().is_wanted(item.key) {
                 let Some(first) = self.queue().take_wanted() else { break };
@@ -401,7 +404,10 @@ impl<'a> Stager<'a> {
                 let mut state = self.shared.state();
                 state.bringing.told.brought_files += 1;
                 state.bringing.told.brought_bytes += bytes;
-                state.bringing.released.remove(&(volume.name().to_string(), key.inode));
+                let file = (volume.name().to_string(), key.inode);
+                if state.bringing.released.remove(&file) {
+                    state.bringing.returned.insert(file, now().0);
+                }
                 drop(state);
                 log::say(log::Level::Debug, format_args!("/{path} is brought in: {bytes} bytes"));
             }

@@ -6,7 +6,7 @@
 //! files that nobody waits for. Does not know where data come from.
 
 use cairn_core::Error::{Busy, NoSpace, NotFound};
-use cairn_core::{InodeId, Moment, Prospect};
+use cairn_core::{InodeId, Moment};
 use cairn_platform::sys::monotonic_ms;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,7 +34,7 @@ const ROOM_EVERY: Duration = Duration::from_millis(20);
 pub struct Parts<'a> {
     files: Mutex<HashMap<Key, Arc<Place<'a>>>>,
     /// Number of files that lack room and that somebody waits for.
-    short: AtomicUsize,
+    short: Arc<AtomicUsize>,
 }
 
 /// A file being staged in; None once its part was discarded.
@@ -65,13 +65,19 @@ impl<'a> Parts<'a> {
         self.short.load(Ordering::Relaxed) > 0
     }
 
+    /// Number of files that lack room and that somebody waits for. A file counts before it waits
+    /// for room.
+    pub fn short(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.short)
+    }
+
     fn files(&self) -> MutexGuard<'_, HashMap<Key, Arc<Place<'a>>>> {
         // A thread that panicked changed only whole entries.
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to stage in a file. Returns None if nobody needs the data any more, or the agent
-    /// ends.
+    /// Begins to stage in a file. Returns None if nobody needs the data any more, if it is absent
+    /// with other data than `item` says, or if the agent ends.
     pub fn open(
         &self,
         volume: &'a Volume,
@@ -89,7 +95,11 @@ impl<'a> Parts<'a> {
                 opened => {
                     // Frees the blocks that an earlier attempt staged in.
                     crate::store::reaper::reclaim(volume, None)?;
-                    let place = Arc::new(Mutex::new(Some(opened?)));
+                    let file = opened?;
+                    if !file.is_of(item.bytes, item.crc32c) {
+                        return Ok(None);
+                    }
+                    let place = Arc::new(Mutex::new(Some(file)));
                     self.files().insert(item.key, Arc::clone(&place));
                     let (parts, key, is_short) = (self, item.key, false);
                     return Ok(Some(Part { parts, volume, key, place, is_short }));
@@ -101,9 +111,10 @@ impl<'a> Parts<'a> {
 }
 
 impl Part<'_, '_> {
-    /// Appends `bytes`, which end at offset `end` of the file. Without room, waits for it as a
-    /// writer does. Returns None if they were appended, else the final verdict. Errors: `NoSpace`
-    /// if there is no hope of room any more.
+    /// Appends `bytes`, which end at offset `end` of the file. Without room, waits for it as long
+    /// as a writer would at most. Unlike a writer it waits although nothing can leave now: a
+    /// program that closes a file may make room, and a read that fails is worse. Returns None if
+    /// they were appended, else the final verdict. Errors: `NoSpace` if the wait is over.
     pub fn append(
         &mut self,
         bytes: &[u8],
@@ -111,13 +122,11 @@ impl Part<'_, '_> {
         goes_on: &dyn Fn() -> bool,
     ) -> Result<Option<Verdict>> {
         let (fs, now) = (self.volume.fs(), || Moment(monotonic_ms()));
-        let is_offered = fs.space_patience_ms() > 0;
+        let began = now();
         let mut waiter = None;
         let ended = loop {
-            // Read before the attempt: it finds room that was made before the hope ended.
-            let has_hope = waiter
-                .as_ref()
-                .map_or(is_offered, |waiter| fs.space_hope(waiter, now()) == Prospect::Some);
+            // Read before the attempt: it finds room that was made before the wait was over.
+            let has_hope = now().since(began) < fs.space_patience_ms();
             match self.add(bytes, end) {
                 Err(Error::Store { source: NoSpace, .. }) if self.take_room() => continue,
                 Err(Error::Store { source: NoSpace, .. }) if has_hope => {}

@@ -15,14 +15,14 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use super::part::{Part, Parts};
-use super::path_of;
 use super::queue::Item;
+use super::{is_absent, path_of};
 use crate::model::error::{Error, Result};
 use crate::model::job::Job;
 use crate::model::path::FilePath;
@@ -66,7 +66,8 @@ pub enum Verdict {
     Brought,
     /// Nobody needs the data any more.
     Gone,
-    /// A file that somebody waits for got the space of this one, which is to be staged in later.
+    /// A file that somebody waits for got the space of this one, or it is absent with other data by
+    /// now. It is to be staged in later.
     PutOff,
     /// The agent ends.
     Stopped,
@@ -124,6 +125,11 @@ impl<'a> Source<'a> {
     /// Whether a file that somebody waits for lacks room.
     pub fn lacks_room(&self) -> bool {
         self.parts.are_short()
+    }
+
+    /// As [`Parts::short`].
+    pub fn short(&self) -> Arc<AtomicUsize> {
+        self.parts.short()
     }
 
     /// Number of bytes read so far, useless ones included.
@@ -279,7 +285,11 @@ impl<'a> Source<'a> {
         goes_on: &dyn Fn() -> bool,
     ) -> Result<Poured<'_, 'a>> {
         let Some(mut part) = self.parts.open(volume, item, goes_on)? else {
-            let verdict = if goes_on() { Verdict::Gone } else { Verdict::Stopped };
+            let verdict = match goes_on() {
+                false => Verdict::Stopped,
+                true if is_absent(volume, item.key.inode) => Verdict::PutOff,
+                true => Verdict::Gone,
+            };
             return Ok(Poured::Ended(verdict));
         };
         let chunk_bytes = CHUNK_BYTES.max(volume.hugeblock_bytes()).min(item.bytes);

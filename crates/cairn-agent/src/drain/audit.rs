@@ -10,8 +10,8 @@ use crate::model::error::{Error, Result};
 use crate::model::path::FilePath;
 use crate::model::protocol::Failed;
 use crate::persist::ledger::Ledger;
-use crate::persist::manifest::State;
-use crate::store::node::{Kind, Node};
+use crate::persist::manifest::{Entry, State};
+use crate::store::node::Kind;
 use crate::store::read::Buffer;
 use crate::store::volume::Volume;
 use std::sync::Arc;
@@ -62,17 +62,30 @@ pub fn damaged(ledger: &Ledger, meter: &Meter) -> Result<Vec<FilePath>> {
     Ok(damaged)
 }
 
-/// Returns the absent files whose copies are known to be damaged, as failures. Their data may still
-/// be brought in from another copy.
-pub fn without_data(ledger: &Ledger, trees: &[(&Arc<Volume>, Tree)]) -> Vec<Failed> {
-    let nodes = trees.iter().flat_map(|(_, tree)| tree);
-    let is_meant = |(path, node): &(&FilePath, &Node)| {
-        let is_absent = node.absence.is_some_and(|absence| !absence.damaged);
-        is_absent && ledger.manifest().is_damaged(path)
-    };
-    let failed = |(path, _): (&FilePath, &Node)| {
-        let reason = "its copy is damaged, and it was not brought in yet".to_string();
-        Failed { path: path.clone(), reason, quarantined: false }
-    };
-    nodes.filter(is_meant).map(failed).collect()
+/// Returns the absent files whose copies are known to be damaged and, if the copies are to be
+/// looked at (`looks`), those whose copies somebody changed or removed, as failures. Their data may
+/// still be brought in from another copy. Errors: the persist directory fails.
+pub fn without_data(
+    ledger: &Ledger,
+    trees: &[(&Arc<Volume>, Tree)],
+    looks: bool,
+) -> Result<Vec<Failed>> {
+    let mut failed = Vec::new();
+    for (path, node) in trees.iter().flat_map(|(_, tree)| tree) {
+        let Some(absence) = node.absence else { continue };
+        let is_damaged = absence.damaged || ledger.manifest().is_damaged(path);
+        let has_entry = || {
+            let copy = ledger.entry(path).and_then(Entry::copy);
+            copy.is_some_and(|copy| (copy.bytes, copy.crc32c) == (node.bytes, absence.crc32c))
+        };
+        if is_damaged || looks && has_entry() && !ledger.is_ours(path)? {
+            let reason = match is_damaged {
+                true => "its copy is damaged, and its data are not in the store",
+                false => "its copy was changed or removed, and its data are nowhere else",
+            };
+            let (path, reason) = (path.clone(), reason.to_string());
+            failed.push(Failed { path, reason, quarantined: false });
+        }
+    }
+    Ok(failed)
 }

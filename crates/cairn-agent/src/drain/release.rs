@@ -36,7 +36,7 @@ struct Idle<'a> {
     version: u64,
     bytes: u64,
     crc32c: u32,
-    mtime_ns: i64,
+    changed_ns: i64,
 }
 
 /// Why files give up their data.
@@ -46,7 +46,7 @@ pub enum Why<'a> {
     /// A file that gave up its data is to come back, and finds no room.
     Read,
     /// Programs said that they will not read them soon. The function says so of a path and the time
-    /// of its last change, nanoseconds since the epoch.
+    /// of its last change (`st_ctim`), nanoseconds since the epoch.
     Hinted(&'a dyn Fn(&FilePath, i64) -> bool),
 }
 
@@ -58,13 +58,15 @@ pub struct Demand<'a> {
     pub enough: u64,
     /// Files that keep their data in any case.
     pub kept: &'a HashSet<FilePath>,
+    /// When a file, by namespace and inode, was last staged in, nanoseconds since the epoch.
+    pub used: &'a dyn Fn(&str, InodeId) -> Option<i64>,
     /// Called with the namespace and the inode of each file before it gives up its data.
     pub note: &'a dyn Fn(&str, InodeId),
 }
 
 impl Drainer {
-    /// Lets drained files give up their data, those that were written first before others, until
-    /// enough bytes are free.
+    /// Lets drained files give up their data, those that were not changed or staged in for longest before others,
+    /// until enough bytes are free.
     ///
     /// For writers, the newest complete checkpoint of each family keeps its data, and so do unused
     /// files of the length of the largest file that gave up its own: their room is for that file
@@ -77,7 +79,7 @@ impl Drainer {
         demand: Demand<'_>,
         meter: &Meter,
     ) -> Result<Released> {
-        let Demand { why, enough, kept, note } = demand;
+        let Demand { why, enough, kept, used, note } = demand;
         let mut released = Released::default();
         let Some(ledger) = &mut self.ledger else { return Ok(released) };
         let _at_work = meter.at(&manifest_path(&self.job.job));
@@ -96,13 +98,16 @@ impl Drainer {
         idle.retain(|file| match why {
             Why::Written => !steps.newest.contains(&file.path),
             Why::Read => true,
-            Why::Hinted(is_hinted) => is_hinted(&file.path, file.mtime_ns),
+            Why::Hinted(is_hinted) => is_hinted(&file.path, file.changed_ns),
         });
         if idle.is_empty() {
             return Ok(released);
         }
         let mut left: u64 = idle.iter().map(|file| file.bytes).sum();
-        idle.sort_by_key(|file| (steps.newest.contains(&file.path), file.mtime_ns));
+        idle.sort_by_cached_key(|file| {
+            let used_ns = used(file.volume.name(), file.inode).unwrap_or(i64::MIN);
+            (steps.newest.contains(&file.path), file.changed_ns.max(used_ns))
+        });
         ledger.commit()?;
         for file in idle {
             let Idle { volume, path, inode, version, bytes, crc32c, .. } = file;
@@ -165,7 +170,11 @@ fn idle_file<'a>(
     let entry = ledger.entry(&path)?;
     let crc32c = entry.crc32c.filter(|_| is_same(entry.state, entry.inode, entry.version))?;
     let inode = InodeId(node.inode);
-    volume.fs().attributes(inode).ok().filter(|found| found.opens == 0)?;
-    let Node { version, bytes, mtime_ns, .. } = *node;
-    (!entry.damaged).then_some(Idle { volume, path, inode, version, bytes, crc32c, mtime_ns })
+    let found = volume.fs().attributes(inode).ok().filter(|found| found.opens == 0)?;
+    // What comes back has no holes: a sparse file would need more room than it gave.
+    let is_whole = found.allocated_bytes >= node.bytes;
+    let Node { version, bytes, .. } = *node;
+    let changed_ns = found.changed.0;
+    let is_idle = is_whole && !entry.damaged;
+    is_idle.then_some(Idle { volume, path, inode, version, bytes, crc32c, changed_ns })
 }

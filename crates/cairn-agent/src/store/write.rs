@@ -229,6 +229,15 @@ impl<'a> AbsentFile<'a> {
         Ok(AbsentFile { writer: Writer { volume, path, handle, bytes: 0, brings: true } })
     }
 
+    /// Whether its data are to have this length and checksum. They stay so while this exists,
+    /// unless the file is emptied.
+    pub fn is_of(&self, bytes: u64, crc32c: u32) -> bool {
+        let Writer { volume, handle, .. } = &self.writer;
+        let found = volume.fs().handle(*handle).and_then(|info| volume.fs().attributes(info.inode));
+        let Ok(found) = found else { return false };
+        found.size == bytes && found.absence.is_some_and(|absence| absence.crc32c == crc32c)
+    }
+
     /// Number of bytes brought in.
     pub fn bytes(&self) -> u64 {
         self.writer.bytes

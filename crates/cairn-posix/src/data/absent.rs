@@ -53,6 +53,8 @@ fn wait_for<T>(
     loop {
         match known {
             Ok(Some(Absence { unavailable: true, .. })) => return Err(FAILED),
+            // They came and gave up their room again since the last look.
+            Ok(Some(Absence { wanted: false, .. })) => drop(fs.request_stage_in(inode)),
             Ok(Some(_)) => {}
             // The data are there, or the file was emptied or removed; the call finds out which.
             Ok(None) | Err(_) => match attempt() {

@@ -11,15 +11,16 @@
 //! names the handle: an executed program finds by it what it inherited.
 //!
 //! Invariant: while the process has locks of its own on a file, no descriptor of its lock file is
-//! closed, except to drop them. So none is opened then either: moving it to a high number closes one.
+//! closed, except to drop them. So none is opened then either: moving it to a high number closes
+//! one.
 //!
 //! Invariant: during an exec, a lock descriptor is close-on-exec exactly if the numbers that the
 //! exec closes end its locks.
 //!
 //! Weaker than a local file system: if a process has more open files than [`SHARED_MAX`] when it
 //! makes a child, both lock the rest of them separately; so they do with a description of a file
-//! that the process had locked through another one. Ranks in scope `rank` have no files in common to
-//! lock.
+//! that the process had locked through another one. Ranks in scope `rank` have no files in common
+//! to lock.
 
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
