@@ -183,7 +183,7 @@ fn drained_file_gives_up_its_room_and_looks_the_same_until_and_after_it_is_broug
         damaged: false,
     };
     let drained_version = absent.drained_version;
-    assert_eq!(Attributes { absence: Some(wait), drained_version, ..before.clone() }, absent);
+    assert_eq!(Attributes { absence: Some(wait), drained_version, ..before }, absent);
     assert!(absent.is_drained());
     assert_eq!(read(&process, b"f"), Err(Error::Absent { inode: before.inode }));
     assert_eq!(release(&agent, &before, &content()), Ok(false), "it has no data to give up");
@@ -206,7 +206,7 @@ fn file_that_is_open_changed_torn_or_without_a_name_keeps_its_data() {
         keeps(&file, "it is open");
         process.close(handle).expect("closes");
     }
-    keeps(&Attributes { version: file.version + 1, ..file.clone() }, "another version was drained");
+    keeps(&Attributes { version: file.version + 1, ..file }, "another version was drained");
     let handle = open(&process, b"f", WRITE).expect("it is there");
     write(&process, handle, 10, b"later");
     process.close(handle).expect("closes");

@@ -65,8 +65,8 @@ pub struct Demand<'a> {
 }
 
 impl Drainer {
-    /// Lets drained files give up their data, those that were not changed or staged in for longest before others,
-    /// until enough bytes are free.
+    /// Lets drained files give up their data, those that were not changed or staged in for longest
+    /// before others, until enough bytes are free.
     ///
     /// For writers, the newest complete checkpoint of each family keeps its data, and so do unused
     /// files of the length of the largest file that gave up its own: their room is for that file

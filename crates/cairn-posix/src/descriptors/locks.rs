@@ -17,7 +17,7 @@
 //! Invariant: during an exec, a lock descriptor is close-on-exec exactly if the numbers that the
 //! exec closes end its locks.
 //!
-//! Weaker than a local file system: if a process has more open files than [`SHARED_MAX`] when it
+//! Weaker than a local file system: if a process has more open files than `SHARED_MAX` when it
 //! makes a child, both lock the rest of them separately; so they do with a description of a file
 //! that the process had locked through another one. Ranks in scope `rank` have no files in common
 //! to lock.
