@@ -142,11 +142,13 @@ impl Microfs {
         self.transact(|tx| {
             let slot = tx.slot(caller.slot)?;
             let inode = tx.inode(inode)?;
-            let is_drained = inode.is_regular(tx)
-                && inode.links(tx) > 0
+            if !inode.is_regular(tx) || inode.opens(tx) > 0 || tx.is_written(inode) {
+                return Ok(false);
+            }
+            tx.recall(inode)?;
+            let is_drained = inode.links(tx) > 0
                 && (inode.version(tx), inode.drained_version(tx)) == (version, version);
-            let is_used = inode.opens(tx) > 0 || tx.is_written(inode);
-            if !is_drained || is_used || inode.flags(tx) & KEEPS_DATA != 0 {
+            if !is_drained || inode.flags(tx) & KEEPS_DATA != 0 {
                 return Ok(false);
             }
             let what = (inode.size(tx), crc32c);
