@@ -310,6 +310,29 @@ print(os.popen('$CAIRN drain full --persist ' + os.environ['OUT'] + '/../other 2
 }
 
 #[test]
+fn file_whose_copy_is_gone_is_copied_again_before_it_gives_up_its_data() {
+    let sandbox = Sandbox::new();
+    let script = "
+import time
+def put(name):
+    with open('/cairn/' + name, 'wb') as file: file.write(name.encode() * (1 << 19))
+first = ['a' + letter for letter in 'abcdefghijk']
+for name in first: put(name)
+while os.popen('$CAIRN ls full').read().count(' drained ') < len(first): time.sleep(0.01)
+for name in first: os.remove(os.environ['OUT'] + '/' + name)
+for letter in 'abcdefghijklmnopqrst': put('b' + letter)
+";
+    let arguments = arguments(&sandbox, &["--tier", "ram:16M"], script);
+    let mut command = sandbox.command(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    let output = command.env("OUT", sandbox.out()).output().expect("starts");
+    Ran::of(output, "run".to_string()).succeeds().says("31 files");
+    for letter in 'a'..='k' {
+        let copy = fs::read(sandbox.out().join(format!("a{letter}"))).expect("is there again");
+        assert_eq!(copy, format!("a{letter}").repeat(1 << 19).into_bytes());
+    }
+}
+
+#[test]
 fn without_anything_to_give_up_a_full_store_fails_at_once() {
     let sandbox = Sandbox::new();
     let script = "

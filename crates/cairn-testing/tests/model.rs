@@ -122,8 +122,9 @@ fn run_with_images(seed: u64) {
     simulation.finish();
 }
 
-/// Makes files absent and stages them in during other operations. Returns the number staged in.
-fn run_with_absent(seed: u64) -> u64 {
+/// Makes files absent and stages them in during other operations. Returns the number staged in, and
+/// how often a drained file gave up its data.
+fn run_with_absent(seed: u64) -> [u64; 2] {
     let mut random = Random::new(seed);
     let blocks = *random.pick(&[40, 200, 512]);
     let mut simulation = Simulation::new(blocks, *random.pick(&[24, 64]));
@@ -142,9 +143,9 @@ fn run_with_absent(seed: u64) -> u64 {
             simulation.verify();
         }
     }
-    let brought = simulation.brought();
+    let counts = [simulation.brought(), simulation.released()];
     simulation.finish();
-    brought
+    counts
 }
 
 /// Packs and unpacks small files during other operations. Returns the number packed.
@@ -260,13 +261,15 @@ fn image_stays_what_the_namespace_was_at_the_cut_while_programs_go_on() {
 
 #[test]
 fn absent_files_are_what_they_will_be_or_what_programs_made_of_them() {
-    let brought = AtomicU64::new(0);
+    let (brought, released) = (AtomicU64::new(0), AtomicU64::new(0));
     for_each_seed(12, |seed| {
-        brought.fetch_add(run_with_absent(seed), Ordering::Relaxed);
+        let counts = run_with_absent(seed);
+        brought.fetch_add(counts[0], Ordering::Relaxed);
+        released.fetch_add(counts[1], Ordering::Relaxed);
     });
-    let brought = brought.into_inner();
-    println!("{brought} files were brought");
-    assert!(brought > 0);
+    let (brought, released) = (brought.into_inner(), released.into_inner());
+    println!("{brought} files were brought, {released} gave up their data");
+    assert!(brought > 0 && released > 0);
 }
 
 #[test]

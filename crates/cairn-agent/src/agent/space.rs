@@ -182,7 +182,7 @@ impl Room {
         if drainer.persist().is_none() {
             return Ok(());
         }
-        self.offload(shared, drainer, volumes)?;
+        self.offload(shared, drainer, volumes, outcome)?;
         let policy = shared.state().space.policy.clone();
         let (given_up, is_moving) = match policy.retains() {
             true => self.surplus(shared, drainer, &policy, are_waiting(volumes))?,
@@ -196,7 +196,9 @@ impl Room {
             let is_short = shared.state().bringing.short.load(Ordering::Relaxed) > 0;
             let why = if is_short { Why::Read } else { Why::Written };
             let enough = release_bytes(volumes)?;
-            if !release(shared, drainer, volumes, why, enough)?.paths.is_empty() {
+            let released = release(shared, drainer, volumes, why, enough)?;
+            note_without_copy(outcome, &released);
+            if !released.paths.is_empty() {
                 return Ok(());
             }
         }
@@ -244,6 +246,7 @@ impl Room {
         shared: &Shared,
         drainer: &mut Drainer,
         volumes: &[Arc<Volume>],
+        outcome: &mut Outcome,
     ) -> Result<()> {
         let notes = marks::read(shared.directory())?;
         if !notes.iter().any(marks::is_offload) {
@@ -260,6 +263,7 @@ impl Room {
             hinted_ns(path).filter(is_new).is_some_and(|time_ns| time_ns >= changed_ns)
         };
         let released = release(shared, drainer, volumes, Why::Hinted(&may_go), u64::MAX)?;
+        note_without_copy(outcome, &released);
         let handled = |path| hinted_ns(&path).map(|time_ns| (path, time_ns));
         self.offloaded.extend(released.paths.into_iter().filter_map(handled));
         Ok(())
@@ -281,6 +285,12 @@ fn release_bytes(volumes: &[Arc<Volume>]) -> Result<u64> {
         all += blocks * volume.hugeblock_bytes();
     }
     Ok(all / RELEASE_SHARE)
+}
+
+/// Corrects the outcome of a pass that took files for drained whose copies are gone.
+fn note_without_copy(outcome: &mut Outcome, released: &Released) {
+    outcome.complete &= released.without_copy == 0;
+    outcome.changed += released.without_copy;
 }
 
 /// Lets drained files give up their data, and counts that.

@@ -26,6 +26,9 @@ pub struct Released {
     pub paths: Vec<FilePath>,
     /// Their bytes.
     pub bytes: u64,
+    /// Number of files whose copies somebody has changed or removed. They keep their data, and the
+    /// next pass copies them again.
+    pub without_copy: u64,
 }
 
 /// A drained file that nobody uses.
@@ -116,8 +119,12 @@ impl Drainer {
             }
             let is_older = steps.older.contains(&path);
             let stays = if is_older { largest } else { largest.max(bytes) };
-            let is_kept = matches!(why, Why::Written) && left - bytes < stays;
-            if is_kept || !ledger.is_ours(&path)? {
+            if matches!(why, Why::Written) && left - bytes < stays {
+                continue;
+            }
+            if !ledger.is_ours(&path)? {
+                ledger.take(&path);
+                released.without_copy += 1;
                 continue;
             }
             note(volume.name(), inode);

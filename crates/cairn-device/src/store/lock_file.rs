@@ -13,15 +13,20 @@ use std::io;
 use std::path::Path;
 
 const BETWEEN: &str = ".lock-";
+/// Directory of placeholders and lock files, in that of the store.
+const DIRECTORY: &str = "handles";
 
 /// Returns the name of the lock file in the directory of placeholders, for a file of `namespace`.
 pub fn name(namespace: &str, inode: InodeId, born: Timestamp) -> String {
     format!("{namespace}{BETWEEN}{}-{:x}", inode.0, born.0)
 }
 
-/// Whether a file in that directory is a lock file.
-pub fn is_name(name: &[u8]) -> bool {
-    name.windows(BETWEEN.len()).any(|part| part == BETWEEN.as_bytes())
+/// Whether the path of an open file is that of a lock file of any store.
+pub fn is_path(path: &[u8]) -> bool {
+    let mut names = path.rsplit(|&byte| byte == b'/');
+    let (name, directory) = (names.next().unwrap_or_default(), names.next());
+    directory == Some(DIRECTORY.as_bytes())
+        && name.windows(BETWEEN.len()).any(|part| part == BETWEEN.as_bytes())
 }
 
 /// Returns the file that a lock file of `namespace` belongs to; `None` for any other name.
@@ -39,7 +44,7 @@ pub fn sweep(
     mut exists: impl FnMut(InodeId, Timestamp) -> bool,
 ) -> io::Result<usize> {
     let mut removed = 0;
-    for entry in fs::read_dir(store.join("handles"))? {
+    for entry in fs::read_dir(store.join(DIRECTORY))? {
         let entry = entry?;
         let Some((inode, born)) =
             entry.file_name().to_str().and_then(|name| owner(namespace, name))
@@ -64,6 +69,8 @@ mod tests {
         fs::create_dir_all(store.join("handles")).expect("makes");
         let [old, new] = [Timestamp(-5), Timestamp(7)];
         let paths = [name("node", InodeId(3), old), name("node", InodeId(3), new)];
+        assert!(is_path(b"/dev/shm/cairn-0/a/handles/node.lock-3-7 (deleted)"));
+        assert!(!is_path(b"/dev/shm/handles.lock-3-7") && !is_path(b"/handles/node.3"));
         let others = ["node.3", "node.3.token", "node.lock-3", "node.lock-3-x"];
         let other_namespace = name("node.1", InodeId(3), old);
         let all = paths.iter().map(String::as_str).chain(others).chain([other_namespace.as_str()]);

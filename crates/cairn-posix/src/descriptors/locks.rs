@@ -75,7 +75,7 @@ impl Descriptors {
         let _held = self.latch.hold()?;
         // SAFETY: the latch is held, and the reference does not leave this function.
         let list = unsafe { &mut *self.list.get() };
-        list.extend(store_inodes::take_inherited_files().filter_map(adopted));
+        list.extend(store_inodes::take_inherited_files().iter().copied().filter_map(adopted));
         let result = act(list);
         self.count.store(list.len(), Ordering::Relaxed);
         Ok(result)
@@ -162,8 +162,7 @@ fn is_lock_file(number: i32) -> bool {
     link.push_number(number.unsigned_abs().into());
     let mut target = [0; 4096];
     let length = sys::readlinkat(libc::AT_FDCWD, &link, &mut target).unwrap_or(0);
-    let name = target[..length].rsplit(|&byte| byte == b'/').next().unwrap_or_default();
-    lock_file::is_name(name)
+    lock_file::is_path(&target[..length])
 }
 
 /// Opens the lock file of `inode`, for locks of a server's own. Errors: as `open`.

@@ -7,7 +7,7 @@
 //! Must stay true: nothing here attaches the mount. Signal handlers and the start of a process call
 //! it.
 
-use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::OnceLock;
 
 use cairn_device::directory;
@@ -21,10 +21,9 @@ use crate::kernel::configuration;
 static STORE_DEVICE: AtomicU64 = AtomicU64::new(0);
 
 /// Descriptors of regular files of the store's file system with which this process was executed.
-/// Each is taken once.
-static INHERITED_FILES: OnceLock<Vec<AtomicI32>> = OnceLock::new();
-/// Takes the place of a descriptor that was taken.
-const TAKEN: i32 = -1;
+static INHERITED_FILES: OnceLock<Vec<i32>> = OnceLock::new();
+/// Whether they were noted, and not taken yet.
+static HAS_INHERITED_FILES: AtomicBool = AtomicBool::new(false);
 
 /// `st_dev` of the store's file system; none if this process has no store.
 fn store_device() -> Option<u64> {
@@ -54,21 +53,23 @@ pub(crate) fn is_regular(mode: u32, device: u64) -> bool {
 
 /// Notes the regular files of the store's file system with which this process was executed.
 pub(crate) fn note_inherited_files(descriptors: Vec<i32>) {
-    if !descriptors.is_empty() {
-        // Only the first attachment follows an exec.
-        let _ = INHERITED_FILES.set(descriptors.into_iter().map(AtomicI32::new).collect());
+    // Only the first attachment follows an exec.
+    if !descriptors.is_empty() && INHERITED_FILES.set(descriptors).is_ok() {
+        HAS_INHERITED_FILES.store(true, Ordering::Release);
     }
 }
 
-/// Whether files were noted, taken or not.
+/// Whether there are files to take.
 pub(crate) fn has_inherited_files() -> bool {
-    INHERITED_FILES.get().is_some()
+    HAS_INHERITED_FILES.load(Ordering::Relaxed)
 }
 
-/// Takes each file that was noted.
-pub(crate) fn take_inherited_files() -> impl Iterator<Item = i32> {
-    let all = INHERITED_FILES.get().into_iter().flatten();
-    all.map(|place| place.swap(TAKEN, Ordering::Relaxed)).filter(|&taken| taken != TAKEN)
+/// Returns the files that were noted, to one caller.
+pub(crate) fn take_inherited_files() -> &'static [i32] {
+    match has_inherited_files() && HAS_INHERITED_FILES.swap(false, Ordering::AcqRel) {
+        true => INHERITED_FILES.get().map_or(&[], Vec::as_slice),
+        false => &[],
+    }
 }
 
 /// Whether these are the attributes of a token of our store.

@@ -7,7 +7,7 @@ use cairn_core::{Error, HandleId, OpenOptions, Position, Result};
 use std::sync::Arc;
 
 use super::super::OPEN;
-use super::super::state::{Node, elsewhere};
+use super::super::state::{FileState, Node, elsewhere};
 use super::{Act, Workload};
 use crate::tier::CHECKSUM;
 
@@ -51,21 +51,11 @@ impl<'w> Workload<'w> {
 
     /// Makes a file absent again that was fetched and not changed since.
     pub(super) fn release_data(&mut self) -> Act<'w> {
-        let is_whole = |node: &Node| match node {
-            Node::File(file) => {
-                let state = &self.state.files[file];
-                let bytes = state.content.len();
-                !state.absent && bytes > 0 && *state.content == elsewhere(bytes)
-            }
-            _ => false,
+        let was_fetched = |state: &FileState| {
+            let bytes = state.content.len();
+            !state.absent && bytes > 0 && *state.content == elsewhere(bytes)
         };
-        let names = self.state.names.iter().filter(|(_, node)| is_whole(node));
-        let names: Vec<_> = names.map(|(name, node)| (name.clone(), node.clone())).collect();
-        if names.is_empty() {
-            return Self::nothing();
-        }
-        let (name, node) = self.random.pick(&names).clone();
-        let Node::File(file) = node else { return Self::nothing() };
+        let Some((name, file)) = self.pick_file(was_fetched) else { return Self::nothing() };
         if self.open.iter().any(|open| open.file == file) {
             return Self::nothing();
         }
@@ -86,6 +76,16 @@ impl<'w> Workload<'w> {
             }
             Ok(false)
         })
+    }
+
+    /// Picks a file for which `is_meant` holds, and one of its names.
+    fn pick_file(&mut self, is_meant: impl Fn(&FileState) -> bool) -> Option<(Vec<u8>, u64)> {
+        let meant = self.state.names.iter().filter_map(|(name, node)| match node {
+            Node::File(file) if is_meant(&self.state.files[file]) => Some((name.clone(), *file)),
+            _ => None,
+        });
+        let meant: Vec<_> = meant.collect();
+        (!meant.is_empty()).then(|| self.random.pick(&meant).clone())
     }
 
     fn empty(&mut self, file: u64) {
@@ -136,17 +136,9 @@ impl<'w> Workload<'w> {
     }
 
     fn begin_to_bring(&mut self) -> Act<'w> {
-        let is_absent = |node: &Node| match node {
-            Node::File(file) => self.state.files[file].absent,
-            _ => false,
-        };
-        let names = self.state.names.iter().filter(|(_, node)| is_absent(node));
-        let names: Vec<_> = names.map(|(name, node)| (name.clone(), node.clone())).collect();
-        if names.is_empty() {
+        let Some((name, file)) = self.pick_file(|state| state.absent) else {
             return Self::nothing();
-        }
-        let (name, node) = self.random.pick(&names).clone();
-        let Node::File(file) = node else { return Self::nothing() };
+        };
         let is_brought = self.brought.iter().any(|brought| brought.file == file);
         let content = self.state.files[&file].content.clone();
         Box::new(move |this| {
