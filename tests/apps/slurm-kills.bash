@@ -3,10 +3,12 @@
 # Jobs of one name follow each other, each on the data of the one before, while something is killed
 # in each: the program, cairn run with it, its agent, the daemon of the step, slurmd, or the job, by scancel
 # or requeue. A file that was closed and noted outside must be there in the next job, with its bytes,
-# and in the persist directory at the end. $kills is their number; $seed selects them.
+# and in the persist directory at the end, if it is one of the last 200: the store would fill with
+# more. $kills is their number; $seed selects them.
 #
 # Must stay true: the checks know nothing of Cairn. A slurmd that is started here is noted in
 # $again, and ended with the others.
+trap 'echo "slurm-kills.bash: line $LINENO: exit code $?" >&2' ERR
 RANDOM=$seed
 kept=$PWD/pfs/kept
 cat >saver.py <<'END'
@@ -21,7 +23,7 @@ def path(number):
 def is_there(number):
     return os.path.exists(path(number)) and open(path(number), "rb").read() == content(number)
 
-noted = [int(line) for line in open("noted")]
+noted = [int(line) for line in open("noted")][-200:]
 lost = [number for number in noted if not is_there(number)]
 if lost:
     with open("lost", "a") as file:
@@ -34,6 +36,8 @@ while not os.path.exists("stop"):
     with open("/cairn/part", "wb") as file:
         file.write(content(number))
     os.rename("/cairn/part", path(number))
+    if os.path.exists(path(number - 300)):
+        os.remove(path(number - 300))
     with open("noted", "a") as file:
         file.write(f"{number}\n")
     time.sleep(0.05)
@@ -109,6 +113,6 @@ settled
 wait_for is_forgotten "$job"
 while read -r number; do
     [ -e "$kept/save.$number" ] || echo "save.$number is not in the persist directory" >>lost
-done <noted
+done < <(tail -n 200 noted)
 if [ -s lost ]; then cat lost; else echo 'nothing was lost'; fi
 left

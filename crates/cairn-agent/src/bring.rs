@@ -14,7 +14,7 @@ pub(crate) mod source;
 pub(crate) mod standstill;
 
 use cairn_core::InodeId;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
@@ -34,10 +34,7 @@ pub struct StageState {
     /// Everything but the failures.
     pub(crate) told: Bringing,
     pub(crate) failed: BTreeMap<FileKey, Failed>,
-    /// Files that gave up their data to make room: they are staged in only when somebody waits for
-    /// them.
-    pub(crate) released: BTreeSet<FileKey>,
-    /// When a file was last staged in after it had given up its data, nanoseconds since the epoch.
+    /// When a file was last staged in, nanoseconds since the epoch.
     pub(crate) returned: BTreeMap<FileKey, i64>,
     /// Number of files that somebody waits for and that find no room.
     pub(crate) short: Arc<AtomicUsize>,
@@ -74,7 +71,7 @@ impl StageState {
 pub(crate) fn item(number: usize, path: FilePath, node: &Node) -> Option<Item> {
     let absence = node.absence?;
     let key = Key { volume: number, inode: InodeId(node.inode) };
-    Some(Item { key, path, bytes: node.bytes, crc32c: absence.crc32c })
+    Some(Item { key, path, bytes: node.bytes, crc32c: absence.crc32c, will_be_read: false })
 }
 
 pub(crate) fn is_absent(volume: &Volume, inode: InodeId) -> bool {

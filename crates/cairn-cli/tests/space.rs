@@ -259,6 +259,61 @@ os._exit(3)
     run(&sandbox, &["--tier", "ram:16M"], &script).ends_with(3).prints("True\n");
 }
 
+/// Mechanism: `--stage` brought in the data of all files at once. Consequence: a job that had
+/// written more than its store holds could not be continued. Fix: what finds no room comes when it
+/// is read, as it does while a job runs.
+#[test]
+fn job_that_wrote_more_than_its_store_holds_goes_on_in_a_new_store() {
+    let sandbox = Sandbox::new();
+    let options = ["--tier", "ram:16M", "--image-every", "none"];
+    let script = "[step(number) for number in range(1, 13)]";
+    run(&sandbox, &options, script).succeeds().says("store removed");
+    let script = format!(
+        "{CHECK}
+first = open('/cairn/step.12', 'rb').read(1)
+os.system('$CAIRN status full | grep -c \"^  space .*waiting\"')
+[check(number, 'step') for number in range(1, 13)]
+step(13)
+os.remove('/cairn/step.1')
+[check(number, 'step') for number in range(13, 1, -1)]
+"
+    );
+    let whole = [&options[..], &["--stage"]].concat();
+    let ran = run(&sandbox, &whole, &script).succeeds().says("brought in; ");
+    ran.says("to be brought in while the command runs, with step.1").prints("0\n");
+    let copies = fs::read_dir(sandbox.out()).expect("reads").flatten();
+    let steps = copies.filter(|copy| copy.file_name().to_string_lossy().starts_with("step."));
+    assert_eq!(steps.count(), 12, "2 to 13");
+    let out = sandbox.out().display().to_string();
+    sandbox.cairn(&["verify", "--persist", &out]).succeeds().says("12 intact");
+}
+
+/// An image has all files of a job that wrote more than its store holds.
+#[test]
+fn killed_job_that_wrote_more_than_its_store_holds_goes_back_to_its_image() {
+    let sandbox = Sandbox::new();
+    let options = ["--tier", "ram:16M", "--image-every", "none"];
+    let script = "
+[step(number) for number in range(1, 9)]
+print(os.system('$CAIRN drain full --image >/dev/null'))
+step(3, 'later')
+os._exit(3)
+";
+    run(&sandbox, &options, script).ends_with(3).prints("0\n");
+    let script = format!(
+        "{CHECK}
+print(sorted(os.listdir('/cairn')) == [f'step.{{number}}' for number in range(1, 9)])
+[check(number, 'step') for number in range(1, 9)]
+step(9)
+[check(number, 'step') for number in range(9, 0, -1)]
+"
+    );
+    let back = [&options[..], &["--resume", "image"]].concat();
+    let ran = run(&sandbox, &back, &script).succeeds().prints("True\n");
+    ran.says("goes on from the image").says("to be brought in while the command runs");
+    assert!(!sandbox.out().join("later.3").exists());
+}
+
 /// Mechanism: the queue of files to be staged in kept the length and checksum that a file had when
 /// it first gave up its data.
 ///

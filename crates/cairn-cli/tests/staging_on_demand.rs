@@ -393,7 +393,8 @@ fn store_that_is_given_up_before_all_came_is_staged_again_with_what_the_drain_ha
 #[test]
 fn full_store_fails_who_opens_a_file_until_there_is_room() {
     let Some(stage) = Stage::held_up() else { return };
-    let ran = stage.run(
+    let ran = stage.run_with(
+        &["--space-wait", "1"],
         r#"is_told() { "$CAIRN" status job --json | grep -q '"brought_files": *19'; }
         head -c 64M /dev/zero >big; cat ckpt-3/x >/dev/null & reader=$!; await waits 1
         rm "$HOLD"/*; wait $reader || echo failed
@@ -408,9 +409,9 @@ fn full_store_fails_who_opens_a_file_until_there_is_room() {
 }
 
 /// A checkpoint that need not be kept cannot be drained until the script permits it, because its
-/// place outside is taken.
+/// place outside is taken. Files that are open do not give up their data.
 #[test]
-fn files_wait_for_room_until_a_checkpoint_that_need_not_be_kept_has_left() {
+fn reader_waits_for_room_until_a_checkpoint_that_need_not_be_kept_has_left() {
     let Some(stage) = Stage::held_up() else { return };
     let out = stage.sandbox.out().display().to_string();
     let script = r#"
@@ -420,11 +421,13 @@ fn files_wait_for_room_until_a_checkpoint_that_need_not_be_kept_has_left() {
 import os
 file, room = os.open('rest', os.O_WRONLY | os.O_CREAT), os.statvfs('.')
 os.posix_fallocate(file, 0, room.f_bfree * room.f_frsize)"
+        exec 7<step.2 8<rest
+        tr -d 3 <ckpt-3/x & reader=$!; await waits 1
         rm "$HOLD"/*
         are_waiting() { "$CAIRN" status job | grep -q 'for space, for'; }
         await are_waiting
         "$CAIRN" status job | grep -c '^  absent .*the store is full'
-        rm -r "$OUT/step.1"; await is_whole; tr -d 3 <ckpt-3/x; ls -d step.*"#
+        rm -r "$OUT/step.1"; wait $reader; ls -d step.*"#
         .replace("$OUT", &out);
     let options =
         ["--retain", "count=1", "--space-wait", "120", "--checkpoint-pattern", "/step.{step}"];

@@ -309,11 +309,7 @@ fn release(
     let kept = owed.map(|member| member.path.clone()).collect();
     let returned = shared.state().bringing.returned.clone();
     let used = |namespace: &str, inode| returned.get(&(namespace.to_string(), inode)).copied();
-    // The threads that stage in files must know before that the file is not to come at once.
-    let note = |namespace: &str, inode| {
-        shared.state().bringing.released.insert((namespace.to_string(), inode));
-    };
-    let demand = Demand { why, enough, kept: &kept, used: &used, note: &note };
+    let demand = Demand { why, enough, kept: &kept, used: &used };
     let released = drainer.release(volumes, demand, &shared.meter)?;
     let (files, bytes) = (released.paths.len() as u64, released.bytes);
     if files > 0 {

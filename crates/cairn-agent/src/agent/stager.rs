@@ -2,8 +2,10 @@
 //! their sources or the persist directory, and of those that gave up their data to make room.
 //!
 //! Must stay true:
-//! - Files that somebody waits for come first. A file that gave up its data comes only if somebody
-//!   waits for it, or says that it will be read.
+//! - Files that somebody waits for come first.
+//! - What nobody asks for takes only room that is free: once there is none, files come only if
+//!   somebody waits for them or says that they will be read. So it is with files that gave up their
+//!   data, from the beginning.
 //! - Data count only after every byte was checked against the file's checksum.
 //! - A file whose data are not available is reported, to its waiters at once.
 //! - Copies are only read.
@@ -77,6 +79,8 @@ pub fn run(shared: &Shared) {
     let mut seen: HashMap<String, u64> = HashMap::new();
     let mut notes_bytes = 0;
     let mut are_absent = true;
+    // What was absent at the start comes by itself; what is later gave up its data.
+    let mut comes_unasked = true;
     while !shared.is_stopping() {
         let volumes = shared.volumes().0;
         let bytes = length_of_notes(shared);
@@ -86,7 +90,8 @@ pub fn run(shared: &Shared) {
             is_fresh |= seen.insert(volume.name().to_string(), wishes) != Some(wishes);
         }
         if is_fresh {
-            let brought = bring_all(shared, &volumes);
+            let brought = bring_all(shared, &volumes, comes_unasked);
+            comes_unasked &= brought.is_err();
             are_absent = complaints.note("bring files in", brought).unwrap_or(true);
         }
         shared.sleep(if are_absent { LOOK_IDLE } else { LOOK_UNWANTED });
@@ -108,9 +113,10 @@ fn has_absent(volumes: &[Arc<Volume>]) -> Result<bool> {
     Ok(false)
 }
 
-/// Stages in all absent files of these namespaces that are available. Returns whether any are still
+/// Stages in the absent files of these namespaces that are available and that somebody asks for,
+/// and, if they `come_unasked`, all others for which there is room. Returns whether any are still
 /// absent.
-fn bring_all(shared: &Shared, volumes: &[Arc<Volume>]) -> Result<bool> {
+fn bring_all(shared: &Shared, volumes: &[Arc<Volume>], come_unasked: bool) -> Result<bool> {
     if !has_absent(volumes)? {
         return Ok(false);
     }
@@ -128,7 +134,7 @@ fn bring_all(shared: &Shared, volumes: &[Arc<Volume>]) -> Result<bool> {
         }
     };
     let bringer = Stager::new(shared, volumes, source);
-    bringer.look_for_all()?;
+    bringer.look_for_all(come_unasked)?;
     bringer.work_off()?;
     has_absent(volumes)
 }
@@ -176,8 +182,8 @@ impl<'a> Stager<'a> {
     }
 
     /// Puts every absent file into the queue: newest checkpoint first, then by size, largest first.
-    /// Those that gave up their data rest.
-    fn look_for_all(&self) -> Result<()> {
+    /// Unless they `come_unasked`, they rest there.
+    fn look_for_all(&self, come_unasked: bool) -> Result<()> {
         let mut items = Vec::new();
         for (number, volume) in self.volumes.iter().enumerate() {
             for (path, node) in volume.tree()? {
@@ -195,16 +201,11 @@ impl<'a> Stager<'a> {
             let rank = rank.get(&item.path).copied();
             std::cmp::Reverse((rank, item.bytes))
         });
-        let state = self.shared.state();
-        let is_released = |item: &Item| {
-            let name = self.volumes[item.key.volume].name().to_string();
-            state.bringing.released.contains(&(name, item.key.inode))
-        };
-        let (resting, items): (Vec<Item>, Vec<Item>) = items.into_iter().partition(is_released);
-        drop(state);
         let mut queue = self.queue();
         items.into_iter().for_each(|item| queue.add(item));
-        resting.into_iter().for_each(|item| queue.rest(item));
+        if !come_unasked {
+            queue.rest_unasked();
+        }
         Ok(())
     }
 
@@ -372,25 +373,31 @@ impl<'a> Stager<'a> {
         // Fails if the file is gone. The attempt below notices that.
         let _ = volume.fs().begin_stage_in(item.key.inode);
         let verdict = self.source.bring(volume, item, &goes_on);
-        let has_failed = matches!(verdict, Verdict::Failed { .. });
-        let is_put_off = matches!(verdict, Verdict::PutOff);
+        let then: fn(&mut Queue, Item) = match &verdict {
+            Verdict::Failed { .. } => |_, _| {},
+            Verdict::PutOff => Queue::add,
+            Verdict::NoRoom => |queue, item| {
+                queue.rest(item);
+                queue.rest_unasked();
+            },
+            Verdict::Brought | Verdict::Gone | Verdict::Stopped => {
+                self.conclude(volume, item, verdict);
+                return self.queue().done(item.key);
+            }
+        };
         self.conclude(volume, item, verdict);
-        match has_failed || is_put_off {
-            true => self.note_absent(item, is_put_off),
-            false => self.queue().done(item.key),
-        }
+        self.note_absent(item, then);
     }
 
     /// Records that a thread is done with a file that is still absent. The file is next again if
-    /// somebody began to wait for it meanwhile, and is queued at the end if it was put off.
-    fn note_absent(&self, item: &Item, is_put_off: bool) {
+    /// somebody began to wait for it meanwhile; `then` does with it what is due otherwise.
+    fn note_absent(&self, item: &Item, then: fn(&mut Queue, Item)) {
         let is_wanted = is_waited_for(&self.volumes[item.key.volume], item.key.inode);
         let mut queue = self.queue();
         queue.done(item.key);
-        if is_wanted || is_put_off {
-            queue.add(item.clone());
-        }
+        then(&mut queue, item.clone());
         if is_wanted {
+            queue.add(item.clone());
             queue.want(item.key);
         }
     }
@@ -401,17 +408,18 @@ impl<'a> Stager<'a> {
             // The file was emptied or removed while its copy was looked for.
             Verdict::Failed { .. } if !is_absent(volume, key.inode) => {}
             Verdict::Brought => {
+                let is_wanted = self.queue().is_wanted(*key);
                 let mut state = self.shared.state();
                 state.bringing.told.brought_files += 1;
                 state.bringing.told.brought_bytes += bytes;
-                let file = (volume.name().to_string(), key.inode);
-                if state.bringing.released.remove(&file) {
+                if is_wanted {
+                    let file = (volume.name().to_string(), key.inode);
                     state.bringing.returned.insert(file, now().0);
                 }
                 drop(state);
                 log::say(log::Level::Debug, format_args!("/{path} is brought in: {bytes} bytes"));
             }
-            Verdict::Gone | Verdict::PutOff | Verdict::Stopped => {}
+            Verdict::Gone | Verdict::PutOff | Verdict::NoRoom | Verdict::Stopped => {}
             Verdict::Failed { reason, damaged } => {
                 log::say(log::Level::Warn, format_args!("/{path} cannot be brought in: {reason}"));
                 let failed = Failed { path: path.clone(), reason, quarantined: damaged };

@@ -46,6 +46,7 @@ pub struct Part<'p, 'a> {
     parts: &'p Parts<'a>,
     volume: &'a Volume,
     key: Key,
+    will_be_read: bool,
     place: Arc<Place<'a>>,
     is_short: bool,
 }
@@ -102,7 +103,8 @@ impl<'a> Parts<'a> {
                     let place = Arc::new(Mutex::new(Some(file)));
                     self.files().insert(item.key, Arc::clone(&place));
                     let (parts, key, is_short) = (self, item.key, false);
-                    return Ok(Some(Part { parts, volume, key, place, is_short }));
+                    let will_be_read = item.will_be_read;
+                    return Ok(Some(Part { parts, volume, key, will_be_read, place, is_short }));
                 }
             }
         }
@@ -111,10 +113,11 @@ impl<'a> Parts<'a> {
 }
 
 impl Part<'_, '_> {
-    /// Appends `bytes`, which end at offset `end` of the file. Without room, waits for it as long
-    /// as a writer would at most. Unlike a writer it waits although nothing can leave now: a
-    /// program that closes a file may make room, and a read that fails is worse. Returns None if
-    /// they were appended, else the final verdict. Errors: `NoSpace` if the wait is over.
+    /// Appends `bytes`, which end at offset `end` of the file. Without room for a file that
+    /// somebody asks for, waits as long as a writer would at most. Unlike a writer it waits
+    /// although nothing can leave now: a program that closes a file may make room, and a read that
+    /// fails is worse. Returns None if they were appended, else the final verdict. Errors:
+    /// `NoSpace` if the wait is over.
     pub fn append(
         &mut self,
         bytes: &[u8],
@@ -129,10 +132,15 @@ impl Part<'_, '_> {
             let has_hope = now().since(began) < fs.space_patience_ms();
             match self.add(bytes, end) {
                 Err(Error::Store { source: NoSpace, .. }) if self.take_room() => continue,
+                Err(Error::Store { source: NoSpace, .. }) if !self.is_asked_for() => {
+                    break Ok(Some(Verdict::NoRoom));
+                }
                 Err(Error::Store { source: NoSpace, .. }) if has_hope => {}
                 Ok(Added::All) => break Ok(None),
-                Ok(Added::Nothing) => break Ok(Some(Verdict::Gone)),
-                Ok(Added::TakenAway) => break Ok(Some(Verdict::PutOff)),
+                Ok(Added::TakenAway) if is_absent(self.volume, self.key.inode) => {
+                    break Ok(Some(Verdict::PutOff));
+                }
+                Ok(Added::Nothing | Added::TakenAway) => break Ok(Some(Verdict::Gone)),
                 Err(error) => break Err(error),
             }
             fs.keep_waiting(waiter.get_or_insert_with(|| fs.begin_waiting(now())), now());
@@ -161,6 +169,11 @@ impl Part<'_, '_> {
         let left = (end - file.bytes()) as usize;
         let is_there = file.append(&bytes[bytes.len() - left..])?;
         Ok(if is_there { Added::All } else { Added::Nothing })
+    }
+
+    /// Whether somebody waits for this file, or says that it will be read.
+    fn is_asked_for(&self) -> bool {
+        self.will_be_read || is_waited_for(self.volume, self.key.inode)
     }
 
     /// If somebody waits for this file, discards the part of one that nobody waits for. Returns

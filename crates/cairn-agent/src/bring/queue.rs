@@ -2,7 +2,7 @@
 //!
 //! Invariant: files that somebody waits for come first, in the order in which the waits were
 //! noticed. At most one thread has a file. A resting file is taken only after somebody waits for
-//! it.
+//! it, or says that it will be read.
 
 use cairn_core::InodeId;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -30,6 +30,8 @@ pub struct Item {
     pub bytes: u64,
     /// CRC32C of its data.
     pub crc32c: u32,
+    /// Whether a program says that it will read the file.
+    pub will_be_read: bool,
 }
 
 /// Absent files, and those that somebody waits for.
@@ -37,7 +39,7 @@ pub struct Item {
 pub struct Queue {
     waiting: BTreeMap<i64, Item>,
     places: HashMap<Key, i64>,
-    /// Files that are staged in only if somebody waits for them.
+    /// Files that are staged in only if somebody waits for them, or says that they will be read.
     resting: HashMap<Key, Item>,
     next_place: i64,
     /// Place of the file that was last preferred to all others.
@@ -64,10 +66,21 @@ impl Queue {
         self.next_place += 1;
     }
 
-    /// Adds a file that is to be staged in only if somebody waits for it. Does nothing if the queue
-    /// or a thread has it.
+    /// Adds a file that is to be staged in only if somebody waits for it, or says that it will be
+    /// read. Does nothing if the queue or a thread has it.
     pub fn rest(&mut self, item: Item) {
         if !self.taken.contains_key(&item.key) && !self.places.contains_key(&item.key) {
+            self.resting.insert(item.key, item);
+        }
+    }
+
+    /// Lets all files rest that nobody waits for and that no thread has, unless they will be read.
+    pub fn rest_unasked(&mut self) {
+        let is_asked = |item: &Item| item.will_be_read || self.wanted.contains(&item.key);
+        let places = self.waiting.iter().filter(|(_, item)| !is_asked(item));
+        for place in places.map(|(place, _)| *place).collect::<Vec<_>>() {
+            let Some(item) = self.waiting.remove(&place) else { continue };
+            self.places.remove(&item.key);
             self.resting.insert(item.key, item);
         }
     }
@@ -86,7 +99,8 @@ impl Queue {
         let preferred = self.waiting.iter().filter(|(_, item)| will_be_read(item));
         let places: Vec<i64> = preferred.map(|(place, _)| *place).collect();
         for place in places.into_iter().rev() {
-            let Some(item) = self.waiting.remove(&place) else { continue };
+            let Some(mut item) = self.waiting.remove(&place) else { continue };
+            item.will_be_read = true;
             self.front -= 1;
             self.places.insert(item.key, self.front);
             self.waiting.insert(self.front, item);
@@ -192,7 +206,13 @@ mod tests {
         let mut queue = Queue::default();
         for &inode in inodes {
             let path = FilePath::parse(inode.to_string().as_bytes()).expect("a path");
-            queue.add(Item { key: key(inode), path, bytes: u64::from(inode), crc32c: 0 });
+            queue.add(Item {
+                key: key(inode),
+                path,
+                bytes: u64::from(inode),
+                crc32c: 0,
+                will_be_read: false,
+            });
         }
         queue
     }
@@ -252,6 +272,19 @@ mod tests {
         queue.done(key(1));
         assert!(!queue.want(key(1)), "it did not rest while a thread had it");
         assert!(queue.has_resting());
+    }
+
+    #[test]
+    fn what_nobody_asks_for_rests_alone() {
+        let mut queue = queue(&[1, 2, 3, 4]);
+        assert!(queue.want(key(2)));
+        queue.prefer(|item| item.bytes == 3);
+        assert_eq!(taken(queue.take()), Some(2));
+        queue.rest_unasked();
+        assert_eq!(queue.left().files, 2, "one is under way, one will be read");
+        assert_eq!((taken(queue.take()), taken(queue.take())), (Some(3), None));
+        assert!(queue.want(key(4)));
+        assert_eq!(taken(queue.take()), Some(4));
     }
 
     #[test]

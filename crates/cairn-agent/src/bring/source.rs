@@ -69,6 +69,8 @@ pub enum Verdict {
     /// A file that somebody waits for got the space of this one, or it is absent with other data by
     /// now. It is to be staged in later.
     PutOff,
+    /// There is no room, and nobody asks for the file.
+    NoRoom,
     /// The agent ends.
     Stopped,
     /// The data are not available.

@@ -63,8 +63,6 @@ pub struct Demand<'a> {
     pub kept: &'a HashSet<FilePath>,
     /// When a file, by namespace and inode, was last staged in, nanoseconds since the epoch.
     pub used: &'a dyn Fn(&str, InodeId) -> Option<i64>,
-    /// Called with the namespace and the inode of each file before it gives up its data.
-    pub note: &'a dyn Fn(&str, InodeId),
 }
 
 impl Drainer {
@@ -82,7 +80,7 @@ impl Drainer {
         demand: Demand<'_>,
         meter: &Meter,
     ) -> Result<Released> {
-        let Demand { why, enough, kept, used, note } = demand;
+        let Demand { why, enough, kept, used } = demand;
         let mut released = Released::default();
         let Some(ledger) = &mut self.ledger else { return Ok(released) };
         let _at_work = meter.at(&manifest_path(&self.job.job));
@@ -127,7 +125,6 @@ impl Drainer {
                 released.without_copy += 1;
                 continue;
             }
-            note(volume.name(), inode);
             let (fs, caller) = (volume.fs(), volume.caller());
             // An error means that the file is gone, or that there is no room to note this.
             if fs.release_data(&caller, inode, version, crc32c) == Ok(true) {

@@ -163,7 +163,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     };
     let source = Source { origin: &*origin, manifest: &manifest, wanted: &wanted };
     let extent = if arguments.newest { Extent::Newest } else { Extent::All };
-    let restored = staging::fill(&claim, &source, extent, (false, context.json))
+    let restored = staging::fill(&claim, &source, extent, context.json)
         .map(|staged| report.take(staged, &*origin));
     let restored = restored.and_then(|()| staging::withdraw(claim.store.directory()));
     if let Err(error) = restored {

@@ -55,13 +55,27 @@ use crate::store::locate;
 const WORKERS_MAX: usize = 4;
 /// Owner permissions of directories while files are staged into them.
 const ALL_RIGHTS: u32 = 0o700;
+
+/// What became of a file that was to be staged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Brought {
+    /// It is in the store with its data.
+    AtOnce,
+    /// It is in the store; the agent brings in its data.
+    Later,
+    /// It is not in the store, because it differs from the manifest.
+    Damaged,
+}
+
 /// Result of staging.
 #[derive(Debug, Default)]
 pub struct Staged {
-    /// Number of regular files.
+    /// Number of regular files that are in the store with their data.
     pub files: u64,
-    /// Size of the files in bytes.
+    /// Size of these files in bytes.
     pub bytes: u64,
+    /// Sizes of the files whose data come later, in bytes.
+    pub later: BTreeMap<FilePath, u64>,
     /// Files that differ from the manifest.
     pub damaged: BTreeSet<FilePath>,
     /// Checkpoints that were staged completely.
@@ -92,16 +106,15 @@ pub trait Origin: Sync {
         false
     }
 
-    /// Stages a file into a store under the name `inner`. Returns false, and leaves no file, if it
-    /// differs from `copy`. Errors: a failure that would hit other files, too.
+    /// Stages a file into a store under the second part of `place`. Errors: a failure that would
+    /// hit other files, too.
     fn bring(
         &self,
         path: &FilePath,
         copy: &Copy,
-        volume: &Volume,
-        inner: &FilePath,
+        place: (&Volume, &FilePath),
         advance: &mut dyn FnMut(u64),
-    ) -> Result<bool>;
+    ) -> Result<Brought>;
 }
 
 impl Origin for Destination {
@@ -130,10 +143,9 @@ impl Origin for Destination {
         &self,
         path: &FilePath,
         copy: &Copy,
-        volume: &Volume,
-        inner: &FilePath,
+        (volume, inner): (&Volume, &FilePath),
         advance: &mut dyn FnMut(u64),
-    ) -> Result<bool> {
+    ) -> Result<Brought> {
         let full_path = self.full_path(path);
         let expected = Expected { bytes: copy.bytes, crc32c: copy.crc32c };
         let opened = self.open_file(path).map_err(Error::from);
@@ -145,20 +157,30 @@ impl Origin for Destination {
             let from = (file, full_path.as_path());
             local::copy_in(from, None, (volume, inner), Some(expected), &mut advance)
         });
-        or_damaged(brought.map(|found| found.is_some()), self)
+        let is_whole = |crc32c: Option<u32>| match crc32c {
+            Some(_) => Brought::AtOnce,
+            None => Brought::Damaged,
+        };
+        or_damaged(brought.map(is_whole), self)
     }
 }
 
-/// Turns an error that concerns one file alone into false: the file counts as damaged.
-fn or_damaged(brought: Result<bool>, directory: &Destination) -> Result<bool> {
+/// Takes a file for damaged if the error concerns it alone.
+fn or_damaged(brought: Result<Brought>, directory: &Destination) -> Result<Brought> {
     match brought {
         Err(Error::Agent(cairn_agent::Error::File { source, .. }) | Error::File { source, .. })
             if is_of_one_file(&source, directory) =>
         {
-            Ok(false)
+            Ok(Brought::Damaged)
         }
         brought => brought,
     }
+}
+
+/// Whether the store has no room.
+fn is_without_room(error: &Error) -> bool {
+    use cairn_agent::Error::Store;
+    matches!(error, Error::Agent(Store { source: cairn_core::Error::NoSpace, .. }))
 }
 
 /// Whether a read error concerns one file alone. It does not if the directory is gone, or if the
@@ -252,7 +274,7 @@ fn bring_what_there_is(claim: &Claim, stage: Stage, extent: Extent) -> Result<()
             };
             let newest = newest_image(persist, job)?;
             if let Some(newest) = newest.filter(|(_, image, finished)| is_of_it(image, *finished)) {
-                return bring_image(claim, newest, manifest);
+                return bring_image(claim, newest, (&destination, manifest.as_ref()));
             }
         }
         if let Some(manifest) = manifest {
@@ -262,11 +284,8 @@ fn bring_what_there_is(claim: &Claim, stage: Stage, extent: Extent) -> Result<()
                     "no image of the last run is complete: files are as they were last drained, so not all of one moment",
                 );
             }
-            if !is_on_demand {
-                return bring(claim, &destination, &manifest, (extent, false));
-            }
-            let origin = OnDemand { destination: &destination, manifest: &manifest };
-            return bring(claim, &origin, &manifest, (extent, true));
+            let origin = OnDemand::of_places(&destination, &manifest, !is_on_demand);
+            return bring(claim, &origin, &manifest, (extent, is_on_demand));
         }
         say(job, &format!("nothing to bring in from {}", persist.display()));
     }
@@ -291,9 +310,9 @@ fn bring_last_image(claim: &Claim) -> Result<()> {
     let Some(persist) = &job.persist else {
         return Err(Error::Persist(PersistError::NothingToStage));
     };
-    let (_, manifest) = in_places(persist, job)?;
+    let (destination, manifest) = in_places(persist, job)?;
     match newest_image(persist, job)? {
-        Some(newest) => bring_image(claim, newest, manifest),
+        Some(newest) => bring_image(claim, newest, (&destination, manifest.as_ref())),
         None if manifest.is_none() => {
             say(job, &format!("nothing to bring in from {}", persist.display()));
             Ok(())
@@ -329,33 +348,36 @@ fn newest_image(persist: &Path, job: &Job) -> Result<Option<(Destination, Manife
 
 fn bring_image(
     claim: &Claim,
-    (destination, image, finished): (Destination, Manifest, SystemTime),
-    manifest: Option<Manifest>,
+    (source, image, finished): (Destination, Manifest, SystemTime),
+    (destination, manifest): (&Destination, Option<&Manifest>),
 ) -> Result<()> {
     let job = &claim.store.job;
     let age = crate::output::duration::human(finished.elapsed().unwrap_or_default().as_secs_f64());
     say(job, &format!("goes on from the image of {age} ago"));
-    if let Some(name) = manifest.as_ref().and_then(|it| newer_than(&image, it)) {
+    if let Some(name) = manifest.and_then(|it| newer_than(&image, it)) {
         let line = format!(
             "checkpoint {name} is newer, but comes without the other files of that time: to go on from it, \
              remove the store, and use --stage --newest-only"
         );
         say(job, &line);
     }
-    bring(claim, &destination, &image, (Extent::All, false))?;
-    let Some(manifest) = manifest else { return Ok(()) };
-    tie::tie_places(&claim.store, &claim.store.volumes()?, (&image, &manifest))
+    let Some(manifest) = manifest else {
+        return bring(claim, &source, &image, (Extent::All, false));
+    };
+    let origin = OnDemand::of_image(&source, (destination, manifest));
+    bring(claim, &origin, &image, (Extent::All, false))?;
+    tie::tie_places(&claim.store, &claim.store.volumes()?, (&image, manifest))
 }
 
 fn bring(
     claim: &Claim,
     origin: &dyn Origin,
     manifest: &Manifest,
-    (extent, is_on_demand): (Extent, bool),
+    (extent, quiet): (Extent, bool),
 ) -> Result<()> {
     let source = Source { origin, manifest, wanted: &|_| true };
-    let staged = fill(claim, &source, extent, (is_on_demand, is_on_demand))?;
-    staged.lines(is_on_demand).iter().for_each(|line| say(&claim.store.job, line));
+    let staged = fill(claim, &source, extent, quiet)?;
+    staged.lines().iter().for_each(|line| say(&claim.store.job, line));
     Ok(())
 }
 
@@ -367,14 +389,9 @@ fn newer_than(image: &Manifest, manifest: &Manifest) -> Option<String> {
     image.whole().iter().all(is_older).then(|| newest.name.to_string())
 }
 
-/// Fills the new store with the wanted files. `is_on_demand`: their data come later. Errors: the
-/// store cannot be filled, and is incomplete.
-pub fn fill(
-    claim: &Claim,
-    source: &Source,
-    extent: Extent,
-    (is_on_demand, quiet): (bool, bool),
-) -> Result<Staged> {
+/// Fills the new store with the wanted files. Errors: the store cannot be filled, and is
+/// incomplete.
+pub fn fill(claim: &Claim, source: &Source, extent: Extent, quiet: bool) -> Result<Staged> {
     let volumes = claim.store.volumes()?;
     let mut parts = source.manifest.parts();
     parts.retain(|part| part.files.iter().all(|path| (source.wanted)(path)));
@@ -387,6 +404,7 @@ pub fn fill(
         part_files,
         volumes: &volumes,
         quiet,
+        newest: source.manifest.newest_files(|_| true),
         linked: with_several_names(source.manifest),
         names: HashMap::new(),
         staged,
@@ -404,7 +422,7 @@ pub fn fill(
         let tied = tie::tie(&claim.store, &volumes, &staged);
         // Files with their data do not need the tie: the agent compares them with the copies, and
         // reports problems of the directory.
-        if is_on_demand {
+        if !staged.later.is_empty() {
             tied?;
         }
     }
@@ -412,24 +430,37 @@ pub fn fill(
 }
 
 impl Staged {
+    fn note(&mut self, path: &FilePath, bytes: u64, brought: Brought) {
+        match brought {
+            Brought::AtOnce => (self.files, self.bytes) = (self.files + 1, self.bytes + bytes),
+            Brought::Later => drop(self.later.insert(path.clone(), bytes)),
+            Brought::Damaged => drop(self.damaged.insert(path.clone())),
+        }
+    }
+
     /// Returns the result as lines for a person.
-    pub fn lines(&self, is_on_demand: bool) -> Vec<String> {
+    fn lines(&self) -> Vec<String> {
         let damaged = self.damaged.iter().map(|path| format!("damaged, left out: {path}"));
         let mut lines: Vec<String> = damaged.collect();
         for name in &self.left_out {
             lines.push(format!("checkpoint {name} is left out: a file of it is damaged"));
         }
         lines.extend(self.partial.iter().map(|name| line_about_partial(name)));
-        let (files, bytes) = (count(self.files, "file"), human(self.bytes));
+        let size =
+            |files: usize, bytes| format!("{}, {}", count(files as u64, "file"), human(bytes));
+        let at_once = size(self.files as usize, self.bytes);
+        let later = size(self.later.len(), self.later.values().sum());
         let newest = match &self.checkpoints[..] {
             [] => String::new(),
             names => format!(", with {}", names.join(", ")),
         };
-        let brought = match is_on_demand {
-            true => "to be brought in while the command runs",
-            false => "brought in",
-        };
-        lines.push(format!("{files}, {bytes}, {brought}{newest}"));
+        lines.push(match (self.files, self.later.len()) {
+            (_, 0) => format!("{at_once}, brought in{newest}"),
+            (0, _) => format!("{later}, to be brought in while the command runs{newest}"),
+            _ => format!(
+                "{at_once}, brought in; {later}, to be brought in while the command runs{newest}"
+            ),
+        });
         lines
     }
 }
@@ -446,6 +477,8 @@ struct Staging<'a> {
     part_files: BTreeSet<&'a FilePath>,
     volumes: &'a [Volume],
     quiet: bool,
+    /// Files of the newest checkpoints. If the store has no room for all data, it has theirs.
+    newest: HashSet<FilePath>,
     /// Files that had several names in the store that was drained.
     linked: HashSet<Version>,
     /// One staged name of each file with several names, by its version and its inode number at the
@@ -596,8 +629,10 @@ impl<'a> Staging<'a> {
             let Some((volume, inner)) = locate(self.volumes, &file.path) else { continue };
             let removed = volume.fs().unlink(&volume.caller_as_user(), ROOT, inner.as_bytes());
             removed.map_err(volume.error("take away", &inner))?;
-            self.staged.files -= 1;
-            self.staged.bytes -= file.bytes;
+            if self.staged.later.remove(&file.path).is_none() {
+                self.staged.files -= 1;
+                self.staged.bytes -= file.bytes;
+            }
         }
         Ok(false)
     }
@@ -611,8 +646,11 @@ impl<'a> Staging<'a> {
             if self.staged.damaged.contains(other) {
                 self.staged.damaged.insert(path.clone());
             } else if self.link(other, path)? {
-                self.staged.files += 1;
-                self.staged.bytes += bytes(entry);
+                let brought = match self.staged.later.contains_key(other) {
+                    true => Brought::Later,
+                    false => Brought::AtOnce,
+                };
+                self.staged.note(path, bytes(entry), brought);
             } else {
                 alone.insert(path, entry);
             }
@@ -659,24 +697,27 @@ impl<'a> Staging<'a> {
         }
     }
 
-    /// Stages the data of files, several at a time, the largest first.
+    /// Stages the data of files, several at a time, those of the newest checkpoints and the largest
+    /// first.
     fn bring_data(&mut self, files: BTreeMap<&FilePath, &Entry>) -> Result<()> {
         let mut files: Vec<(&FilePath, &Entry)> = files.into_iter().collect();
-        files.sort_by_key(|(_, entry)| std::cmp::Reverse(bytes(entry)));
+        files.sort_by_key(|(path, entry)| {
+            std::cmp::Reverse((self.newest.contains(path), bytes(entry)))
+        });
         let total = files.iter().map(|(_, entry)| bytes(entry)).sum();
         let progress = Mutex::new(Progress::new("bringing in", total, self.quiet));
         let staged = Mutex::new(&mut self.staged);
         let (origin, volumes) = (self.source.origin, self.volumes);
         for_each(&files, |(path, entry)| {
             let mut advance = |bytes| lock(&progress).advance(bytes);
-            let is_good = bring_one(volumes, origin, path, entry, &mut advance)?;
-            let mut staged = lock(&staged);
-            if is_good {
-                staged.files += 1;
-                staged.bytes += bytes(entry);
-            } else {
-                staged.damaged.insert((*path).clone());
-            }
+            let places = locate(volumes, path).zip(entry.copy());
+            let brought = match places {
+                Some(((volume, inner), copy)) => {
+                    origin.bring(path, &copy, (volume, &inner), &mut advance)?
+                }
+                None => Brought::AtOnce,
+            };
+            lock(&staged).note(path, bytes(entry), brought);
             Ok(())
         })
     }
@@ -726,20 +767,6 @@ fn restrict<'p>(
 /// Returns the size of an entry's copy in bytes.
 fn bytes(entry: &Entry) -> u64 {
     entry.copy().map_or(0, |copy| copy.bytes)
-}
-
-/// Stages one file. Returns false if it differs from the manifest.
-fn bring_one(
-    volumes: &[Volume],
-    origin: &dyn Origin,
-    path: &FilePath,
-    entry: &Entry,
-    advance: &mut dyn FnMut(u64),
-) -> Result<bool> {
-    match (locate(volumes, path), entry.copy()) {
-        (Some((volume, inner)), Some(copy)) => origin.bring(path, &copy, volume, &inner, advance),
-        _ => Ok(true),
-    }
 }
 
 /// Locks a mutex even if a worker panicked. A panic ends the command, and until then the value is

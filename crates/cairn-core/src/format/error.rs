@@ -158,7 +158,7 @@ impl core::fmt::Display for Error {
             Error::Invalid => f.write_str("invalid argument"),
             Error::BadHandle => f.write_str("no such open file, or not opened for this direction"),
             Error::NoSpace => f.write_str(
-                "the store's tiers are full; remove files, keep fewer checkpoints with --retain, fill a new store with --stage=on-demand, or give it another --tier",
+                "the store's tiers are full; remove files, keep fewer checkpoints with --retain, or give it another --tier",
             ),
             Error::NoInodes => f.write_str("the store has no free inode or name record"),
             Error::TooManyHandles => f.write_str("too many open files in the store"),

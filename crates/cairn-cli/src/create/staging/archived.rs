@@ -15,7 +15,7 @@ use cairn_agent::store::write::NewFile;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
-use super::Origin;
+use super::{Brought, Origin};
 use crate::error::Result;
 
 /// Mode of directories. Directories are not archived; they are created for files.
@@ -57,10 +57,9 @@ impl Origin for Archived {
         &self,
         path: &FilePath,
         copy: &Copy,
-        volume: &Volume,
-        inner: &FilePath,
+        (volume, inner): (&Volume, &FilePath),
         advance: &mut dyn FnMut(u64),
-    ) -> Result<bool> {
+    ) -> Result<Brought> {
         let mut target = NewFile::create(volume, inner)?;
         let found = self.archive.read(&self.job, path, &mut |bytes| {
             advance(bytes.len() as u64);
@@ -68,10 +67,11 @@ impl Origin for Archived {
         })?;
         let is_whole =
             found.is_some_and(|found| (found.bytes, found.crc32c) == (copy.bytes, copy.crc32c));
-        if is_whole {
-            target.finish(copy.mode, copy.mtime_ns)?;
+        if !is_whole {
+            return Ok(Brought::Damaged);
         }
-        Ok(is_whole)
+        target.finish(copy.mode, copy.mtime_ns)?;
+        Ok(Brought::AtOnce)
     }
 }
 

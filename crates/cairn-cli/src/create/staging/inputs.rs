@@ -27,7 +27,7 @@ use super::limit::Limit;
 use super::reuse::Reusable;
 use super::site::Site;
 use super::sources::{Found, Outside, open};
-use super::{ALL_RIGHTS, for_each, lock};
+use super::{ALL_RIGHTS, for_each, is_without_room, lock};
 use crate::create::claim::Claim;
 use crate::drain::checkpoints;
 use crate::error::{Error, Result, StageError};
@@ -370,15 +370,12 @@ impl Staging<'_> {
                 self.site.iter().for_each(Site::renew);
                 self.limit.check()
             };
-            let no_room = |error| match error {
-                Error::Agent(cairn_agent::Error::Store {
-                    source: cairn_core::Error::NoSpace,
-                    ..
-                }) => {
+            let no_room = |error| match is_without_room(&error) {
+                true => {
                     let (path, bytes) = (file.source.clone(), human(bytes));
                     Error::Stage(StageError::NoRoom { path, bytes })
                 }
-                error => error,
+                false => error,
             };
             let crc32c = match self.copy_kept(file, &mut advance).map_err(no_room)? {
                 Some(crc32c) => Some(crc32c),

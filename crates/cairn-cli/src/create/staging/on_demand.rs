@@ -1,80 +1,118 @@
-//! Stages the metadata of a persist directory's files into a new store. The agent brings in the
-//! data while programs run.
+//! Stages files whose data need not be there at once, because the agent can bring them in from the
+//! persist directory while programs run: all files, or those for which the store has no room.
 //!
-//! Must stay true: a file that is known to be damaged, or has the wrong length, is left out, as if
-//! its data had been compared.
+//! Must stay true: data come later only if the persist directory has a copy of the right length
+//! that is not known to be damaged. All other files are copied and compared at once.
 
 use cairn_agent::model::job::Job;
 use cairn_agent::model::path::FilePath;
 use cairn_agent::persist::destination::Destination;
-use cairn_agent::persist::manifest::{Copy, Manifest};
+use cairn_agent::persist::manifest::{Copy, Entry, Manifest};
 use cairn_agent::store::extended::Extended;
 use cairn_agent::store::volume::Volume;
 use cairn_agent::store::write::AbsentFile;
 use rustix::fs::FileType;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Origin, or_damaged};
+use super::{Brought, Origin, is_without_room, or_damaged};
 use crate::error::Result;
 
-/// A persist directory whose file data are brought in later.
+/// Drained files, or an image of them, and where their data can be had later.
 pub struct OnDemand<'a> {
-    /// The directory.
-    pub destination: &'a Destination,
-    /// Files of the job in the directory.
-    pub manifest: &'a Manifest,
+    /// Where files are read.
+    source: &'a Destination,
+    /// Persist directory and its files.
+    later: (&'a Destination, &'a Manifest),
+    /// Whether data are to come at once, and have found room so far.
+    comes_at_once: AtomicBool,
+}
+
+impl<'a> OnDemand<'a> {
+    /// Files of the persist directory: with `comes_at_once` they have their data as far as the
+    /// store has room.
+    pub fn of_places(
+        destination: &'a Destination,
+        manifest: &'a Manifest,
+        comes_at_once: bool,
+    ) -> OnDemand<'a> {
+        let (later, comes_at_once) = ((destination, manifest), comes_at_once.into());
+        OnDemand { source: destination, later, comes_at_once }
+    }
+
+    /// Files of the image `source`: those with the same data as in the persist directory have them
+    /// as far as the store has room.
+    pub fn of_image(
+        source: &'a Destination,
+        (destination, manifest): (&'a Destination, &'a Manifest),
+    ) -> OnDemand<'a> {
+        OnDemand { source, later: (destination, manifest), comes_at_once: true.into() }
+    }
+
+    /// Whether the persist directory has these data.
+    fn can_come_later(&self, path: &FilePath, copy: &Copy) -> Result<bool> {
+        let (destination, manifest) = self.later;
+        let data = |copy: &Copy| (copy.bytes, copy.crc32c);
+        let entry = manifest.files.get(path).filter(|entry| !entry.damaged);
+        if entry.and_then(Entry::copy).as_ref().map(data) != Some(data(copy)) {
+            return Ok(false);
+        }
+        let found = destination.look(path)?;
+        Ok(found
+            .is_some_and(|found| (found.kind, found.bytes) == (FileType::RegularFile, copy.bytes)))
+    }
+
+    fn make_absent(
+        &self,
+        path: &FilePath,
+        copy: &Copy,
+        (volume, inner): (&Volume, &FilePath),
+    ) -> Result<Brought> {
+        let extended = match copy.extended.is_some_and(|carried| carried.kept) {
+            true => Extended::read(self.later.0.open_file(path)?),
+            false => Extended::default(),
+        };
+        AbsentFile::create(volume, inner, &copy.into(), &extended)?;
+        Ok(Brought::Later)
+    }
 }
 
 impl Origin for OnDemand<'_> {
     fn full_name(&self, path: &FilePath) -> String {
-        self.destination.full_name(path)
+        self.source.full_name(path)
     }
 
     fn extended(&self, directory: &FilePath) -> Extended {
-        Origin::extended(self.destination, directory)
+        Origin::extended(self.source, directory)
     }
 
     fn shared_file(&self, path: &FilePath) -> Option<u64> {
-        self.destination.shared_file(path)
+        self.source.shared_file(path)
     }
 
     fn is_persist_of(&self, job: &Job) -> bool {
-        self.destination.is_persist_of(job)
+        self.source.is_persist_of(job)
     }
 
     fn bring(
         &self,
         path: &FilePath,
         copy: &Copy,
-        volume: &Volume,
-        inner: &FilePath,
-        _: &mut dyn FnMut(u64),
-    ) -> Result<bool> {
-        or_damaged(self.make(path, copy, volume, inner), self.destination)
-    }
-}
-
-impl OnDemand<'_> {
-    /// Creates a file without data. Returns false if its copy is missing, damaged or of the wrong
-    /// length.
-    fn make(
-        &self,
-        path: &FilePath,
-        copy: &Copy,
-        volume: &Volume,
-        inner: &FilePath,
-    ) -> Result<bool> {
-        let is_damaged = self.manifest.files.get(path).is_some_and(|entry| entry.damaged);
-        let found = self.destination.look(path)?;
-        let is_there = found
-            .is_some_and(|found| (found.kind, found.bytes) == (FileType::RegularFile, copy.bytes));
-        if is_damaged || !is_there {
-            return Ok(false);
+        (volume, inner): (&Volume, &FilePath),
+        advance: &mut dyn FnMut(u64),
+    ) -> Result<Brought> {
+        let at_once =
+            |advance: &mut dyn FnMut(u64)| self.source.bring(path, copy, (volume, inner), advance);
+        if copy.bytes == 0 || !self.can_come_later(path, copy)? {
+            return at_once(advance);
         }
-        let extended = match copy.extended.is_some_and(|carried| carried.kept) {
-            true => Extended::read(self.destination.open_file(path)?),
-            false => Extended::default(),
-        };
-        AbsentFile::create(volume, inner, &copy.into(), &extended)?;
-        Ok(true)
+        if self.comes_at_once.load(Ordering::Relaxed) {
+            match at_once(advance) {
+                Err(error) if is_without_room(&error) => {
+                    self.comes_at_once.store(false, Ordering::Relaxed);
+                }
+                brought => return brought,
+            }
+        }
+        or_damaged(self.make_absent(path, copy, (volume, inner)), self.later.0)
     }
 }

@@ -12,6 +12,7 @@ use cairn_agent::persist::manifest::{Entry, Manifest};
 use cairn_agent::store::node::{Kind, Node, Tree};
 use cairn_agent::store::volume::{Volume, now};
 use cairn_core::InodeId;
+use std::collections::HashSet;
 
 use super::Staged;
 use crate::error::Result;
@@ -45,12 +46,14 @@ pub fn tie_places(
     let mut ledger = Ledger::open(persist, &store.job)?;
     let trees: Vec<Tree> = volumes.iter().map(Volume::tree).collect::<Result<_, _>>()?;
     let data = |entry: &Entry| entry.copy().map(|copy| (copy.bytes, copy.crc32c));
+    let mut same = HashSet::new();
     for (path, node) in trees.iter().flatten().filter(|(_, node)| node.kind == Kind::File) {
         let there = ledger.entry(path).and_then(data);
-        let is_same = there.is_some() && there == image.files.get(path).and_then(data);
-        match is_same {
-            true => ledger.attach(path, node),
-            false => ledger.attach_outdated(path, node.inode),
+        if there.is_some() && there == image.files.get(path).and_then(data) {
+            ledger.attach(path, node);
+            same.insert(path);
+        } else {
+            ledger.attach_outdated(path, node.inode);
         }
     }
     let later = drained
@@ -58,7 +61,9 @@ pub fn tie_places(
         .iter()
         .filter(|(path, entry)| !entry.detached && !image.files.contains_key(*path));
     later.for_each(|(path, _)| ledger.update(path, |entry| entry.rolled_back = true));
-    Ok(ledger.commit()?)
+    ledger.commit()?;
+    mark_drained(volumes, &trees, &|(path, _)| same.contains(path));
+    Ok(())
 }
 
 /// Ties the files that `are_meant` to the copies that their data came from, or will come from.
@@ -78,11 +83,19 @@ pub fn tie_files(
         }
     }
     ledger.commit()?;
-    for (volume, tree) in volumes.iter().zip(&trees) {
+    mark_drained(volumes, &trees, &is_meant);
+    Ok(())
+}
+
+fn mark_drained(
+    volumes: &[Volume],
+    trees: &[Tree],
+    is_meant: &dyn Fn(&(&FilePath, &Node)) -> bool,
+) {
+    for (volume, tree) in volumes.iter().zip(trees) {
         for (_, node) in tree.iter().filter(is_meant) {
             // Only the displayed mark can fail here; the manifest is authoritative.
             let _ = volume.fs().mark_drained(InodeId(node.inode), node.version, now());
         }
     }
-    Ok(())
 }
