@@ -8,7 +8,7 @@ root    := $(DESTDIR)$(PREFIX)
 program := target/release/cairn
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test apps slurm ml wheel deb conformance soak sim fuzz guest interop pages bench install clean
+.PHONY: help build demo test apps slurm ml wheel wheel-old-glibc deb conformance soak sim fuzz guest interop pages bench install clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -43,6 +43,11 @@ ml: build ## Training jobs: the Python package, and torch, transformers, Lightni
 
 wheel: build ## The Python package cairn-ckpt with the program and its libraries (python/dist)
 	python/build.py
+
+wheel-old-glibc: ## The same for glibc 2.28 and newer (RHEL 8), linked by zig, tried on Debian 11 where debootstrap is and root
+	@scripts/setup.sh build ml
+	python/build-old-glibc.sh
+	python/tests/old-glibc.sh
 
 deb: build ## A Debian package of what install installs (target/cairn_VERSION_ARCH.deb)
 	packaging/deb/build.sh

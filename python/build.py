@@ -6,10 +6,11 @@
 DIR has `cairn` and `libcairn_preload.so` (default: CAIRN_BIN, else target/release). The wheel holds
 them stripped, with `libcairn.so` and `cairn.h`, in the layout of an installation, so the program
 finds its libraries. Only the standard library and binutils are used: nothing is fetched, and the
-same input gives the same bytes.
+same input gives the same bytes. python/build-old-glibc.sh makes binaries for older systems.
 
 Must stay true: the platform tag names the oldest glibc that has every symbol version which the
-binaries need, and no library is needed that such a system lacks. The wheel has at most 10 MB.
+binaries need, and no library is needed that such a system lacks. The library starts before others,
+whatever linked it. The wheel has at most 10 MB.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import os
 import platform
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -85,6 +87,7 @@ def build(binaries, dist):
     version = version_of(HERE / "cairn/__init__.py")
     with tempfile.TemporaryDirectory() as scratch:
         program, library = (stripped(binaries / name, Path(scratch)) for name in ("cairn", "libcairn_preload.so"))
+        start_first(library)
         tag = platform_tag([program, library])
         runtime = {
             "bin/cairn": program, "lib/libcairn_preload.so": library, "lib/libcairn.so": library,
@@ -134,6 +137,22 @@ def stripped(binary, scratch):
     shutil.copy(binary, copy)
     subprocess.run(["strip", "--strip-all", copy], check=True)
     return copy
+
+
+def start_first(library):
+    """Sets DF_1_INITFIRST of a 64-bit library, as the linker does for `-z initfirst`. Errors: Unfit."""
+    segment_dynamic, tag_flags_1, initfirst = 2, 0x6FFFFFFB, 0x20
+    image = bytearray(library.read_bytes())
+    (table,), (entry_bytes, entries) = struct.unpack_from("<Q", image, 32), struct.unpack_from("<HH", image, 54)
+    for number in range(entries):
+        kind, _, offset, _, _, size = struct.unpack_from("<IIQQQQ", image, table + number * entry_bytes)
+        for place in range(offset, offset + size, 16) if kind == segment_dynamic else ():
+            tag, flags = struct.unpack_from("<QQ", image, place)
+            if tag == tag_flags_1:
+                struct.pack_into("<Q", image, place + 8, flags | initfirst)
+                library.write_bytes(image)
+                return
+    raise Unfit(f"{library.name} has no entry for the flags of its start")
 
 
 def platform_tag(binaries):

@@ -3,8 +3,11 @@
 
 fn main() {
     // Start before libraries such as libstdc++ copy stdin, stdout and stderr, to check descriptors
-    // 0 to 2 first.
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");
+    // 0 to 2 first. A linker that does not know the flag leaves it to python/build.py.
+    println!("cargo:rerun-if-env-changed=CAIRN_WITHOUT_INITFIRST");
+    if std::env::var_os("CAIRN_WITHOUT_INITFIRST").is_none() {
+        println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");
+    }
     // Name that programs linked with -lcairn ask for. The preloaded library answers to it, so the
     // process has one copy.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcairn.so");

@@ -6,6 +6,7 @@ Needs optimised binaries (CAIRN_BIN or target/release), because others are too l
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,9 @@ import unittest
 import zipfile
 from pathlib import Path
 
-import harness
+import harness  # Puts the package into the path.
+
+import build
 
 SIZE_MAX = 10_000_000
 BAR_S = 60
@@ -50,6 +53,18 @@ class Wheel(unittest.TestCase):
             needed |= {tuple(map(int, found)) for found in re.findall(r"GLIBC_(\d+)\.(\d+)", said.stdout)}
         major, minor = max(needed)
         self.assertIn(f"-py3-none-manylinux_{major}_{minor}_{os.uname().machine}.whl", self.wheel.name)
+
+    def test_library_starts_first_whatever_linked_it(self):
+        library = self.box / "library.so"
+        shutil.copy(optimised() / "libcairn_preload.so", library)
+        flags = lambda: subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True).stdout
+        self.assertIn("INITFIRST", flags())
+        image, mark = library.read_bytes(), struct.pack("<QQ", 0x6FFFFFFB, 0x21)  # NOW and INITFIRST.
+        self.assertEqual(image.count(mark), 1)
+        library.write_bytes(image.replace(mark, struct.pack("<QQ", 0x6FFFFFFB, 1)))
+        self.assertNotIn("INITFIRST", flags())
+        build.start_first(library)
+        self.assertEqual(library.read_bytes(), image)
 
     def test_record_names_every_member(self):
         with zipfile.ZipFile(self.wheel) as archive:

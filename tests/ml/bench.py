@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Saves and loads of training jobs on Cairn, on tmpfs and on a disk, in turn in one run.
 
-    tests/ml/bench.py [--rounds 7] [--mib 512] [--only GLOB]
+    tests/ml/bench.py [--rounds 7] [--mib 512] [--only GLOB] [--device cuda]
 
 A process for each medium holds the state and waits for orders (measure.py), so that all three do the
 same with warm code. Each round asks them in turn; two rounds before do not count. A figure is the
@@ -36,8 +36,7 @@ class Medium:
         self.name = name
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
-        environment = dict(os.environ, CAIRN_STORE_ROOT=str(memory), OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="",
-                           MEASURE_PORT=str(port))
+        environment = dict(os.environ, CAIRN_STORE_ROOT=str(memory), OMP_NUM_THREADS="1", MEASURE_PORT=str(port))
         directory = {"cairn": "/cairn/run", "tmpfs": memory / "tmpfs", "disk": disk / "disk"}[name.split()[0]]
         words = [sys.executable, HERE / "measure.py", mode, directory, str(mib)]
         if name == "cairn":
@@ -63,7 +62,11 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--mib", type=int, default=512, help="size of a checkpoint")
     parser.add_argument("--only", metavar="GLOB", default="*", help="rows by name")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where the tensors are")
     chosen = parser.parse_args()
+    os.environ["ML_DEVICE"] = chosen.device
+    if chosen.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     memory, disk = Path(tempfile.mkdtemp(prefix="cairn-ml.", dir="/dev/shm")), Path(tempfile.mkdtemp(prefix="cairn-ml.", dir=ROOT))
     # Order, name, first and last medium of the ratio, bar, and whether more is better.
     singles = [("save", "torch.save, warm", 2.0), ("save-nocrc", "torch.save without its CRC, warm", 5.0),

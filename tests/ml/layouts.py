@@ -213,7 +213,7 @@ class Job:
         path = os.pathsep.join([str(HERE / "hooks"), str(ROOT / "python")])
         self.environment = dict(
             os.environ, PYTHONPATH=path, ML_LOG=f"{self.box}/log", CAIRN_STORE_ROOT=self.stores, HF_HUB_OFFLINE="1",
-            CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1", TMPDIR=str(self.box))
+            ML_DEVICE="cpu", CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1", TMPDIR=str(self.box))
         return self
 
     def __exit__(self, *_):

@@ -17,6 +17,7 @@ import time
 import torch
 
 MIB = 1 << 20
+DEVICE = os.environ["ML_DEVICE"]
 
 
 def anonymous():
@@ -46,13 +47,14 @@ class Peak:
 
 
 def single(directory, mib):
-    state = {f"part{index}": torch.rand(mib * MIB // 4 // 8) for index in range(8)}
+    state = tensors(mib)
     path, kept = f"{directory}/last.pt", 0
     for order in map(str.strip, sys.stdin):
         begun = time.perf_counter()
         if order == "load":
-            found = torch.load(path)
+            found = torch.load(path, map_location=DEVICE)
             assert len(found) == 8
+            settle()
         elif order == "keep":
             kept += 1
             torch.save(state, f"{directory}/kept-{kept}.pt")
@@ -74,7 +76,7 @@ def ranks(directory, mib):
         sys.stdin = open(os.devnull)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=os.environ["MEASURE_PORT"], RANK=str(rank), WORLD_SIZE="2")
     dist.init_process_group("gloo")
-    state = {f"rank{rank}": {f"part{index}": torch.rand(mib * MIB // 4 // 8) for index in range(8)}}
+    state = {f"rank{rank}": tensors(mib)}
     last = None
     while True:
         order = [sys.stdin.readline().strip() if rank == 0 else None]
@@ -91,6 +93,7 @@ def ranks(directory, mib):
             begun = time.perf_counter()
             if order[0] == "load":
                 dcp.load(state, checkpoint_id=f"{directory}/step-{last}")
+                settle()
             elif order[0] == "sync":
                 dcp.save(state, checkpoint_id=path)
             else:
@@ -104,6 +107,16 @@ def ranks(directory, mib):
         dist.barrier()
         if rank == 0:
             answer(seconds=taken_s, done_s=done_s, growth=peak.highest - peak.begin, before=peak.begin)
+
+
+def tensors(mib):
+    return {f"part{index}": torch.rand(mib * MIB // 4 // 8, device=DEVICE) for index in range(8)}
+
+
+def settle():
+    """Waits until what was copied to the GPU is there."""
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
 
 
 def answer(**found):

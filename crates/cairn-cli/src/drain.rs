@@ -283,14 +283,17 @@ fn image(context: &Context, store: &OpenStore) -> Result<()> {
     let told = DrainTask { delivery: Delivery::Image, ..DrainTask::default() };
     let drain = drain_with(store, None, Duration::ZERO, told, context.json).map_err(no_image)?;
     let newest = cairn_agent::persist::image_place::newest(persist, &drain.job);
-    let directory = newest.map(|(place, _)| place).unwrap_or_default();
     let outcome = &drain.outcome;
+    // An image that lacks a file is not kept; the newest one is older.
+    let directory = newest.map(|(place, _)| place).filter(|_| outcome.complete);
     if context.json {
-        output::json(&Report { drain: &drain, left: Some(&directory), archive: &None })?;
-    } else {
+        output::json(&Report { drain: &drain, left: directory.as_ref(), archive: &None })?;
+    } else if let Some(directory) = &directory {
         let (files, bytes) = (count(outcome.drained_files, "file"), human(outcome.drained_bytes));
         output::line(&format!("image of {files}, {bytes}, in {}, verified", directory.display()));
         as_they_are(outcome).iter().for_each(|line| output::line(line));
+    } else {
+        output::line("no image was made, because the data of a file are missing");
     }
     match outcome.complete && outcome.unclean.is_empty() && outcome.unsteady.is_empty() {
         true => Ok(()),

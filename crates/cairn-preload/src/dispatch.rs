@@ -122,6 +122,7 @@ fn look() {
     let mut found = Found {
         // SAFETY: takes nothing; the returned string is in the C library.
         library: unsafe { libc::gnu_get_libc_version() } as usize,
+        threads: libc::pthread_detach as *const () as usize,
         linker,
         is_go: false,
         changes: 0,
@@ -140,8 +141,10 @@ fn look() {
 }
 
 struct Found {
-    /// Addresses within the C library and the dynamic linker.
+    /// Addresses within the C library, its part with threads, which is a library of its own before
+    /// glibc 2.34, and the dynamic linker.
     library: usize,
+    threads: usize,
     linker: usize,
     /// Some object was linked by Go.
     is_go: bool,
@@ -166,7 +169,8 @@ unsafe extern "C" fn look_at(object: *mut dl_phdr_info, _: size_t, found: *mut c
     let is_library = has(object, found.library);
     let is_linker = has(object, found.linker);
     for range in texts(object) {
-        let is_ours = range.contains(&(look_at as *const () as usize));
+        let ours = [look_at as *const () as usize, found.threads];
+        let is_ours = ours.iter().any(|address| range.contains(address));
         if is_library {
             LIBRARY.set(&range);
         } else if is_linker {

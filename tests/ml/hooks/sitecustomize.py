@@ -43,8 +43,10 @@ def watch(event, arguments):
         is_one = isinstance(arguments[2], int) and arguments[2] & WRITING
     else:
         is_one = event in ("os.mkdir", "os.rename")
+    if not is_one:
+        return
     place = arguments[1] if event == "os.rename" else arguments[0]
-    if not is_one or not str(place).startswith(PREFIX):
+    if not str(place).startswith(PREFIX):
         return
     events += 1
     if events == strike_at:

@@ -27,7 +27,7 @@ torch.manual_seed(1)
 model = torch.nn.Linear(512, 2048)
 optimizer = torch.optim.AdamW(model.parameters())
 steps_done = Steps()
-accelerator = Accelerator(cpu=True, project_config=ProjectConfiguration(
+accelerator = Accelerator(cpu=os.environ["ML_DEVICE"] == "cpu", project_config=ProjectConfiguration(
     project_dir=directory, automatic_checkpoint_naming=True, total_limit=3))
 model, optimizer = accelerator.prepare(model, optimizer)
 accelerator.register_for_checkpointing(steps_done)
@@ -49,7 +49,7 @@ def state():
 record("resumed", steps_done.step, state())
 while steps_done.step < steps:
     steps_done.step += 1
-    x = torch.full((4, 512), float(steps_done.step % 97))
+    x = torch.full((4, 512), float(steps_done.step % 97), device=accelerator.device)
     loss = model(x).square().mean()
     accelerator.backward(loss)
     optimizer.step()

@@ -19,7 +19,8 @@ def main(directory, steps, mode):
     rank = dist.get_rank()
     torch.set_num_threads(1)
     torch.manual_seed(rank)
-    model = torch.nn.Linear(512, 1024)
+    device = os.environ["ML_DEVICE"]
+    model = torch.nn.Linear(512, 1024).to(device)
     optimizer = torch.optim.AdamW(model.parameters())
     os.makedirs(directory, exist_ok=True)
     found = [name for name in os.listdir(directory) if os.path.exists(f"{directory}/{name}/.metadata")]
@@ -29,7 +30,7 @@ def main(directory, steps, mode):
     step = min(agreed)
 
     def train():
-        model(torch.full((4, 512), float(step % 97))).square().mean().backward()
+        model(torch.full((4, 512), float(step % 97), device=device)).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
 

@@ -53,7 +53,7 @@ if os.environ.get("ML_ASIDE"):  # What docs/howto/huggingface.md adds.
 torch.manual_seed(1)
 arguments = TrainingArguments(
     output_dir=directory, max_steps=steps, save_steps=1, save_total_limit=3, per_device_train_batch_size=4,
-    logging_strategy="no", report_to="none", use_cpu=True, disable_tqdm=True, ignore_data_skip=True,
+    logging_strategy="no", report_to="none", use_cpu=os.environ["ML_DEVICE"] == "cpu", disable_tqdm=True, ignore_data_skip=True,
     lr_scheduler_type="constant",
 )
 trainer = Trainer(model=Net(PretrainedConfig()), args=arguments, train_dataset=Data(), callbacks=[Record()])

@@ -55,7 +55,7 @@ torch.manual_seed(1)
 save = Save(dirpath=directory, filename="{epoch}-{step}", every_n_train_steps=1, save_top_k=3, monitor="step", mode="max",
             save_last=True)
 trainer = lightning.Trainer(
-    max_steps=steps, accelerator="cpu", devices=1, callbacks=[Begin(), save], logger=False, enable_progress_bar=False,
-    enable_model_summary=False, default_root_dir=os.environ.get("TMPDIR", "/tmp"))
+    max_steps=steps, accelerator=os.environ["ML_DEVICE"].replace("cuda", "gpu"), devices=1, callbacks=[Begin(), save],
+    logger=False, enable_progress_bar=False, enable_model_summary=False, default_root_dir=os.environ.get("TMPDIR", "/tmp"))
 has_last = os.path.isdir(directory) and any(name.startswith("last") for name in os.listdir(directory))
 trainer.fit(Net(), torch.utils.data.DataLoader(Data(), batch_size=4), ckpt_path="last" if has_last else None)

@@ -7,6 +7,7 @@
 
 use crate::model::error::{Error, Result};
 use crate::model::log::Log;
+use cairn_platform::sys;
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -48,7 +49,7 @@ impl Readiness {
 pub fn detach(path: &Path) -> Result<(Readiness, Log)> {
     // SAFETY: no code in this process owns a descriptor above 2 yet: `main` has opened no file and
     // started no thread.
-    unsafe { libc::close_range(3, libc::c_uint::MAX, 0) };
+    let _ = unsafe { sys::close_range(3, u32::MAX) };
     let log = Log::open(path).map_err(Error::file("open", path))?;
     let null = Path::new("/dev/null");
     let null_file = rustix::fs::open(null, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())

@@ -10,6 +10,7 @@
 //! Invariant: the signals are blocked in this process from before the program starts until the end,
 //! so that none is lost and none kills us before the program's files are safe.
 
+use cairn_platform::sys;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -269,8 +270,8 @@ unsafe fn witness_main(set: &libc::sigset_t, parent: u32, to_parent: i32) -> ! {
         }
         // A pipeline that reads our output, or a process that waits for our lock, must not wait for
         // the witness.
-        libc::close_range(0, (to_parent - 1) as libc::c_uint, 0);
-        libc::close_range((to_parent + 1) as libc::c_uint, libc::c_uint::MAX, 0);
+        let _ = sys::close_range(0, to_parent as u32 - 1);
+        let _ = sys::close_range(to_parent as u32 + 1, u32::MAX);
         loop {
             let mut info: libc::siginfo_t = std::mem::zeroed();
             let signal = libc::sigwaitinfo(set, &raw mut info);

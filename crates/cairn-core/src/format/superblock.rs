@@ -37,7 +37,7 @@ const LOG_SHARE_ALONE: u64 = 8;
 const LOG_BLOCKS_MIN: u64 = 3 * LOG_WORDS as u64 * 8 / BLOCK;
 const LOG_BLOCKS_MAX: u64 = (256 << 20) / BLOCK;
 /// One inode per this many bytes of the media, within these limits.
-const BYTES_PER_INODE: u64 = 64 << 10;
+const BYTES_PER_INODE: u64 = 32 << 10;
 const INODES_MIN: u64 = 1024;
 const INODES_MAX: u64 = 4 << 20;
 /// Bytes of a snapshot slot per inode and per extent. An inode has two names at most on average, or
