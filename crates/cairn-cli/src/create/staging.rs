@@ -53,6 +53,8 @@ use crate::store::locate;
 
 /// Maximum number of files that are staged at the same time.
 const WORKERS_MAX: usize = 4;
+/// Maximum number of checkpoints that a message names.
+const NAMED_MAX: usize = 8;
 /// Owner permissions of directories while files are staged into them.
 const ALL_RIGHTS: u32 = 0o700;
 
@@ -450,9 +452,11 @@ impl Staged {
             |files: usize, bytes| format!("{}, {}", count(files as u64, "file"), human(bytes));
         let at_once = size(self.files as usize, self.bytes);
         let later = size(self.later.len(), self.later.values().sum());
-        let newest = match &self.checkpoints[..] {
-            [] => String::new(),
-            names => format!(", with {}", names.join(", ")),
+        let named = &self.checkpoints[..self.checkpoints.len().min(NAMED_MAX)];
+        let newest = match self.checkpoints.len() - named.len() {
+            0 if named.is_empty() => String::new(),
+            0 => format!(", with {}", named.join(", ")),
+            more => format!(", with {} and {more} more", named.join(", ")),
         };
         lines.push(match (self.files, self.later.len()) {
             (_, 0) => format!("{at_once}, brought in{newest}"),
