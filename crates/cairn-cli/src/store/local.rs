@@ -20,8 +20,9 @@ use std::path::Path;
 use crate::error::{Error, Result};
 use crate::output::progress::Progress;
 
-/// Number of bytes per read of a local file.
+/// Maximum and minimum number of bytes per read of a local file.
 const READ_BYTES: usize = 4 << 20;
+const READ_BYTES_MIN: usize = 64 << 10;
 
 /// Copies a regular file out of the store to `target` below `destination`. If its data are still
 /// elsewhere, waits until they are in the store.
@@ -98,7 +99,9 @@ pub fn copy_in(
 ) -> Result<Option<u32>> {
     let metadata = source.metadata().map_err(Error::file("look at", source_path))?;
     let mut target = NewFile::create(volume, inner)?;
-    let mut buffer = vec![0; READ_BYTES];
+    // Small files are many, and to clear a large buffer takes longer than to copy one.
+    let expected_bytes = usize::try_from(metadata.len()).unwrap_or(READ_BYTES);
+    let mut buffer = vec![0; expected_bytes.clamp(READ_BYTES_MIN, READ_BYTES)];
     let (mut bytes, mut crc32c) = (0, 0);
     let mut data_end = 0;
     loop {
@@ -114,7 +117,7 @@ pub fn copy_in(
         }
         // After the known end, reads on, because the file may have grown.
         let most = usize::try_from(data_end.saturating_sub(bytes)).unwrap_or(READ_BYTES);
-        let most = if most == 0 { READ_BYTES } else { most.min(READ_BYTES) };
+        let most = if most == 0 { buffer.len() } else { most.min(buffer.len()) };
         let length = source.read(&mut buffer[..most]).map_err(Error::file("read", source_path))?;
         if length == 0 {
             break;
