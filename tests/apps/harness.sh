@@ -78,7 +78,13 @@ passes() {
 fails() {
     failed=$((failed + 1))
     printf 'FAIL %s\n' "$1"
-    head -n "$EXPLANATION_LINES_MAX" <<<"$2" | sed 's/^/     | /'
+    # Of a long one, the beginning, and the end, which says where it ended.
+    local lines
+    mapfile -t lines <<<"$2"
+    if [ "${#lines[@]}" -gt "$EXPLANATION_LINES_MAX" ]; then
+        lines=("${lines[@]:0:EXPLANATION_LINES_MAX/3}" '...' "${lines[@]: -EXPLANATION_LINES_MAX*2/3}")
+    fi
+    printf '     | %s\n' "${lines[@]}"
 }
 
 # skip NAME WHY
