@@ -28,9 +28,13 @@ lost = [number for number in noted if not is_there(number)]
 if lost:
     with open("lost", "a") as file:
         file.write(f"{len(lost)} of {len(noted)} files: {lost[:9]}\n")
+number = max(noted, default=0)
+# What was removed shortly before a kill may be back.
+for name in os.listdir("/cairn"):
+    if name.startswith("save.") and int(name[5:]) <= number - 300:
+        os.remove("/cairn/" + name)
 with open("begun", "a") as file:
     file.write(os.environ["SLURM_JOB_ID"] + "\n")
-number = max(noted, default=0)
 while not os.path.exists("stop"):
     number += 1
     with open("/cairn/part", "wb") as file:
