@@ -392,8 +392,10 @@ impl<'a> Stager<'a> {
     /// Records that a thread is done with a file that is still absent. The file is next again if
     /// somebody began to wait for it meanwhile; `then` does with it what is due otherwise.
     fn note_absent(&self, item: &Item, then: fn(&mut Queue, Item)) {
-        let is_wanted = is_waited_for(&self.volumes[item.key.volume], item.key.inode);
         let mut queue = self.queue();
+        // Asked with the queue locked: a wish that was noticed before is seen here, and one that is
+        // noticed later finds the file.
+        let is_wanted = is_waited_for(&self.volumes[item.key.volume], item.key.inode);
         queue.done(item.key);
         then(&mut queue, item.clone());
         if is_wanted {
