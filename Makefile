@@ -11,7 +11,7 @@ program := target/release/cairn
 .PHONY: help build demo test apps slurm ml wheel wheel-old-glibc deb conformance soak sim fuzz guest interop pages bench install clean
 
 help: ## Show the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 build: ## Build the command and the libraries, optimised (target/release)
 	@scripts/setup.sh build
@@ -45,7 +45,7 @@ wheel: build ## The Python package cairn-ckpt with the program and its libraries
 	python/build.py
 
 wheel-old-glibc: ## The same for glibc 2.28 and newer (RHEL 8), linked by zig, tried on Debian 11 where debootstrap is and root
-	@scripts/setup.sh build ml
+	@scripts/setup.sh build wheel
 	python/build-old-glibc.sh
 	python/tests/old-glibc.sh
 

@@ -71,8 +71,8 @@ needs_of() {
     guest) printf '%s\n' 'qemu-system-x86 qemu-system-x86_64' 'cpio cpio' 'python3 /usr/bin/python3' \
         'e2fsprogs mkfs.ext4' ;;
     interop) printf '%s\n' 'qemu-system-x86 qemu-system-x86_64' 'e2fsprogs /sbin/mkfs.ext4' 'cpio cpio' 'kmod /sbin/modprobe' 'python3 /usr/bin/python3' 'fio fio' ;;
-    ml) printf '%s\n' 'python3 /usr/bin/python3' 'python3-venv /usr/share/doc/python3-venv' 'binutils objdump' ;;
-    *) fail "unknown need '$1' (known: build, test, fuzz, demo, mpi, slurm, allocators, object-stores, bench, guest, interop, conformance, pages, programs, applications, ml)" ;;
+    ml | wheel) printf '%s\n' 'python3 /usr/bin/python3' 'python3-venv /usr/share/doc/python3-venv' 'binutils objdump' ;;
+    *) fail "unknown need '$1' (known: build, test, fuzz, demo, mpi, slurm, allocators, object-stores, bench, guest, interop, conformance, pages, programs, applications, ml, wheel)" ;;
     esac
 }
 

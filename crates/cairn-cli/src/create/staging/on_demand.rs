@@ -68,7 +68,8 @@ impl<'a> OnDemand<'a> {
         (volume, inner): (&Volume, &FilePath),
     ) -> Result<Brought> {
         let extended = match copy.extended.is_some_and(|carried| carried.kept) {
-            true => Extended::read(self.later.0.open_file(path)?),
+            // Of an image, the attributes are those of its moment.
+            true => Extended::read(self.source.open_file(path)?),
             false => Extended::default(),
         };
         AbsentFile::create(volume, inner, &copy.into(), &extended)?;
@@ -113,6 +114,6 @@ impl Origin for OnDemand<'_> {
                 brought => return brought,
             }
         }
-        or_damaged(self.make_absent(path, copy, (volume, inner)), self.later.0)
+        or_damaged(self.make_absent(path, copy, (volume, inner)), self.source)
     }
 }
