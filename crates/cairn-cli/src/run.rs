@@ -244,6 +244,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     // A drill drains only to a directory that nobody needs.
     request.shared |= !is_real;
     if is_real {
+        launcher::settle_in_directory_of_node(&mut request)?;
         let InputArguments { stage_in, limits } = arguments.inputs;
         let mount = request.mount_or_default();
         request.inputs = InputRequest::new(stage_in, limits, settings.stage.clone(), &mount)?;

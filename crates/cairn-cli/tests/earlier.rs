@@ -4,28 +4,43 @@
 mod common;
 
 use common::{Ran, Sandbox};
-use std::process::Stdio;
+use std::fs;
+use std::process::{Child, Stdio};
 
 const SCRIPT: [&str; 4] = ["--", "bash", "-c", "echo x >/cairn/f"];
 
-/// The nodes of one launch drain to one directory, each as a job of its own.
+/// Mechanism: all nodes of a launch drained to one directory.
+///
+/// Consequence: of two files with the same name, one was lost; with one `--job` on all nodes, each
+/// took the other's manifest for its own. Both ended with 0.
+///
+/// Fix: each node drains to a directory of its own.
 #[test]
-fn ranks_of_a_launcher_may_share_a_directory_with_other_nodes() {
+fn nodes_of_a_launch_drain_to_directories_of_their_own() {
     let sandbox = Sandbox::new();
     let out = sandbox.out().display().to_string();
-    let run = |job: &str, launch: &str| {
-        let script = format!("echo x >/cairn/{job}");
-        let words = ["run", "--job", job, "--persist", &out, "--", "bash", "-c", &script];
+    let start = |node: &str, options: &[&str], script: &str| {
+        let root = sandbox.work().join(format!("root-{node}")).display().to_string();
+        fs::create_dir_all(&root).expect("makes");
+        let first = ["--store-root", &root, "run", "--job", "melt", "--persist", &out];
+        let words = [&first[..], options, &["--", "bash", "-c", script]].concat();
         let mut command = sandbox.command(&words);
-        command.env("OMPI_COMM_WORLD_RANK", "0").env("OMPI_COMM_WORLD_SIZE", "2");
-        command.env("OMPI_COMM_WORLD_LOCAL_RANK", "0").env("OMPI_COMM_WORLD_LOCAL_SIZE", "1");
-        command.env("PMIX_NAMESPACE", launch);
-        Ran::of(command.output().expect("starts"), "run".to_string())
+        command.env("SLURM_JOB_ID", "77").env("SLURM_STEP_ID", "0").env("SLURM_LOCALID", "0");
+        command.env("SLURM_PROCID", node).env("SLURM_NODEID", node).env("SLURM_NTASKS", "2");
+        command.env("SLURM_STEP_TASKS_PER_NODE", "1(x2)");
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts")
     };
-    run("ja", "n1").succeeds();
-    run("jb", "n1").succeeds();
-    assert_eq!(sandbox.drained_names(), ["ja", "jb"]);
-    run("jc", "n2").refused_with("belongs to job ja");
+    let end = |child: Child| Ran::of(child.wait_with_output().expect("ends"), "run".to_string());
+    let nodes = ["0", "1"];
+    let script = |node| format!("echo {node} >/cairn/log.txt; echo {node} >/cairn/only-{node}");
+    for child in nodes.map(|node| start(node, &[], &script(node))) {
+        end(child).succeeds().says("files of this one go to");
+    }
+    for node in nodes {
+        assert_eq!(sandbox.drained(&format!("node-{node}/log.txt")), format!("{node}\n"));
+        let back = end(start(node, &["--stage"], "cd /cairn; ls; cat log.txt")).succeeds();
+        back.prints(&format!("log.txt\nonly-{node}\n{node}\n"));
+    }
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::{Ran, Sandbox, eventually};
+use common::session::Session;
+use common::{Ran, Sandbox};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
@@ -101,37 +102,25 @@ fn job_that_goes_on_in_its_store_owns_its_directory() {
     assert_eq!(sandbox.drained("x"), "3\n");
 }
 
-/// Mechanism: the owner of a directory was determined before a run began, and was not visible until
-/// the run's first file was there.
+/// Mechanism: the owner of a directory was not visible until its first file was there.
 ///
-/// Consequence: of two jobs that began at once, the later file replaced the other's of the same
-/// name, and both succeeded.
+/// Consequence: of two jobs that began at once, the second ran to its end, and could then not be
+/// drained.
 ///
-/// Fix: the job records its ownership just before its first file arrives.
+/// Fix: a job claims its directory before its program starts.
 #[test]
-fn jobs_that_begin_at_once_do_not_replace_each_others_files() {
+fn of_two_jobs_that_begin_at_once_the_second_is_refused() {
     let sandbox = Sandbox::new();
-    let out = sandbox.out();
-    let first = ["run", "--persist", out.to_str().expect("UTF-8"), "--job"];
-    let script = |job: &str| {
-        format!(
-            "touch begun.{job}; until [ -e go.{job} ]; do sleep 0.01; done; echo {job} >/cairn/result"
-        )
-    };
-    let mut runs = ["one", "two"].map(|job| {
-        let script = script(job);
-        let arguments = [&first[..], &[job, "--", "bash", "-c", &script]].concat();
-        let run = sandbox.command(&arguments).spawn().expect("starts");
-        eventually("it begins", || sandbox.work().join(format!("begun.{job}")).exists());
-        run
-    });
-    fs::write(sandbox.work().join("go.one"), "").expect("writes");
-    assert_eq!(runs[0].wait().expect("ends").code(), Some(0));
-    fs::write(sandbox.work().join("go.two"), "").expect("writes");
-    assert_eq!(runs[1].wait().expect("ends").code(), Some(75));
+    let mut session = Session::start(&sandbox, "one", &[]);
+    run(&sandbox, "two", &[], "touch ran").refused_with("belongs to job one");
+    assert!(!sandbox.work().join("ran").exists());
+    session.shell("echo one >/cairn/result");
+    assert_eq!(session.end(), Some(0));
     assert_eq!(sandbox.drained("result"), "one\n");
-    sandbox.cairn(&["cp", "two:/result", "theirs"]).succeeds();
-    assert_eq!(read(&sandbox.work().join("theirs")), "two\n");
+    // A job that drained nothing leaves nothing.
+    let sandbox = Sandbox::new();
+    run(&sandbox, "one", &[], "true").succeeds();
+    run(&sandbox, "two", &[], "echo 2 >/cairn/result").succeeds();
 }
 
 /// Mechanism: permissions on a job's directories were set after the agent had looked into them.

@@ -468,6 +468,8 @@ fn make_older(sandbox: &Sandbox, job: &str, path: &str, other: &str) {
             (entry["crc32c"], entry["mtime"]) = (crc32c.clone(), mtime.clone());
         }
     }
+    // The format without a checksum of the file.
+    manifest["format"] = json!(1);
     let text = serde_json::to_vec(&manifest).expect("JSON");
     fs::write(sandbox.out().join(format!("cairn-manifest.{job}.json")), text).expect("writes");
 }

@@ -170,6 +170,8 @@ fn checkpoint_of_which_a_copy_is_not_known_any_more_is_offered_nowhere() {
     let mut manifest = sandbox.manifest("job");
     let files = manifest["files"].as_array_mut().expect("a list");
     files.retain(|entry| entry["path"] != "ckpt-3/b");
+    // The format without a checksum of the file.
+    manifest["format"] = 1.into();
     let path = sandbox.out().join("cairn-manifest.job.json");
     fs::write(path, manifest.to_string()).expect("writes");
     let out = sandbox.out().display().to_string();
@@ -179,6 +181,26 @@ fn checkpoint_of_which_a_copy_is_not_known_any_more_is_offered_nowhere() {
     let steps: Vec<u64> =
         listed.as_array().into_iter().flatten().filter_map(|row| row["step"].as_u64()).collect();
     assert_eq!(steps, [1, 2], "{listed}");
+}
+
+/// Mechanism: a manifest had no checksum of its own.
+///
+/// Consequence: one flipped bit in it hid a file. Staging left that file out with exit code 0.
+///
+/// Fix: it has one, and a manifest that differs is refused.
+#[test]
+fn flipped_bit_in_a_manifest_is_found() {
+    let sandbox = drained();
+    let path = sandbox.out().join("cairn-manifest.job.json");
+    let mut text = fs::read(&path).expect("reads");
+    let at = text.windows(8).rposition(|part| part == b"\"crc32c\"").expect("has one");
+    text[at + 1] ^= 1;
+    fs::write(&path, text).expect("writes");
+    staged(&sandbox, "touch ran").says("is damaged: its checksum is wrong");
+    assert!(!sandbox.work().join("ran").exists());
+    let out = sandbox.out().display().to_string();
+    let verified = sandbox.cairn(&["verify", "--persist", &out]);
+    assert_ne!(verified.says("its checksum is wrong").code, Some(0));
 }
 
 #[test]

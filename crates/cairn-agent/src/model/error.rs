@@ -213,6 +213,16 @@ pub enum Error {
         /// Error of the parser.
         source: serde_json::Error,
     },
+    /// A manifest is not what was written: its checksum differs.
+    #[error(
+        "{} is damaged: its checksum is wrong, so nothing can be said of the files beside it; \
+         they are plain files, and a copy of this file makes them known again",
+        path.display()
+    )]
+    ManifestDamaged {
+        /// The file.
+        path: PathBuf,
+    },
     /// A file of Cairn's own was written by a newer version.
     #[error("{} has format {found}, this version knows up to {supported}", path.display())]
     Format {

@@ -18,7 +18,7 @@ use crate::persist::manifest::{Checkpoint, Entry, Manifest, Partial, State, mani
 use crate::persist::ownership;
 use crate::store::node::{Kind, Node};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, btree_map};
-use std::fs::{self, File};
+use std::fs;
 use std::iter;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -41,6 +41,8 @@ pub struct Ledger {
     dirty: bool,
     complete_on_disk: bool,
     is_on_disk: bool,
+    /// Whether files were drained to the directory, so that the manifest says more than a claim.
+    has_drained: bool,
     /// The complete checkpoints of the store. The manifest names each as soon as all of its files
     /// are here.
     expected: Vec<register::Checkpoint>,
@@ -74,6 +76,7 @@ impl Ledger {
         let destination = Arc::new(destination);
         let (is_on_disk, complete_on_disk) =
             (on_disk.is_some(), on_disk.as_ref().is_some_and(|manifest| manifest.complete));
+        let has_drained = on_disk.as_ref().is_some_and(|manifest| !manifest.is_claim());
         let manifest = Manifest::resume(on_disk, job);
         let (journal, intents) = Journal::open(Arc::clone(&destination))?;
         let mut ledger = Ledger {
@@ -82,6 +85,7 @@ impl Ledger {
             manifest,
             dirty: false,
             is_on_disk,
+            has_drained,
             complete_on_disk,
             expected: Vec::new(),
             sets: Vec::new(),
@@ -414,18 +418,13 @@ impl Ledger {
     }
 
     /// Writes the manifest before the first file of the job is there, to claim the directory:
-    /// another job may have come since this one began.
+    /// another job may have come since this one began. Errors: another job owns it.
     fn claim(&mut self) -> Result<()> {
         if self.is_on_disk || self.is_shared {
             return Ok(());
         }
-        let directory = self.destination.path().to_path_buf();
-        let lock = File::open(&directory).map_err(Error::file("open", &directory))?;
-        // On file systems without locks, a short race between two jobs remains.
-        let _ = rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive);
-        ownership::check_owner(&directory, &self.manifest.job, self.manifest.owner.as_deref())?;
         self.manifest.complete = false;
-        self.manifest.commit(&self.destination)?;
+        ownership::write_claim(&self.destination, &self.manifest)?;
         self.is_on_disk = true;
         Ok(())
     }
@@ -570,8 +569,8 @@ impl Ledger {
         let without_modes = self.lacks_modes();
         self.dirty |= self.manifest.without_modes != without_modes;
         self.manifest.without_modes = without_modes;
-        let has_nothing_to_say = !self.is_on_disk && self.manifest.files.is_empty();
-        if !self.dirty || has_nothing_to_say {
+        self.has_drained |= !self.manifest.files.is_empty();
+        if !self.dirty || !self.has_drained {
             return Ok(());
         }
         let started = Instant::now();

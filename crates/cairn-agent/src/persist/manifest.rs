@@ -12,11 +12,15 @@ pub mod order;
 pub use checkpoint::{Checkpoint, CheckpointFile, Partial};
 
 use cairn_core::Timestamp;
+use cairn_platform::checksum;
 use rustix::fs::FileType;
+use serde::de::DeserializeOwned;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Read;
+use std::ops::Range;
+use std::path::Path;
 use std::str::FromStr;
 
 use crate::checkpoint::sets::Member;
@@ -32,8 +36,11 @@ use crate::store::extended::Carried;
 use crate::store::node::Kind;
 use crate::store::write::Original;
 
-/// Format that this version writes, and the newest it reads.
-pub const MANIFEST_FORMAT: u32 = 1;
+/// Format that this version writes, and the newest it reads. Format 1 had no checksum.
+pub const MANIFEST_FORMAT: u32 = 2;
+/// Name of the field with the CRC32C of the file, which counts with these digits in its place.
+const CHECKSUM: &str = "\"checksum\": \"";
+const NO_CHECKSUM: &str = "00000000";
 const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;
 
 /// Name of the manifest of `job` in the persist directory.
@@ -154,6 +161,9 @@ pub struct Target(pub Vec<u8>);
 pub struct Manifest {
     /// Format of the file.
     pub format: u32,
+    /// CRC32C of the file, as eight digits; `commit` computes it.
+    #[serde(default)]
+    checksum: String,
     /// The job.
     pub job: String,
     /// Launcher's start that the job belongs to, see [`crate::model::job::Job::launch`].
@@ -192,6 +202,7 @@ impl Manifest {
     pub fn new(job: &str, store: &str, mount: &str) -> Manifest {
         Manifest {
             format: MANIFEST_FORMAT,
+            checksum: NO_CHECKSUM.to_string(),
             job: job.to_string(),
             owner: None,
             store: store.to_string(),
@@ -207,7 +218,7 @@ impl Manifest {
     }
 
     /// Reads the manifest of `job` and makes `destination` use its mapping from then on. None if
-    /// there is none. Errors: `File`, `Json`, `Format` (written by a newer version).
+    /// there is none. Errors: those of [`parse`]; it cannot be read.
     pub fn load(destination: &mut Destination, job: &str) -> Result<Option<Manifest>> {
         let name = manifest_path(job);
         if destination.look(&name)?.is_none() {
@@ -217,7 +228,8 @@ impl Manifest {
         let mut text = Vec::new();
         let mut file = destination.open_file(&name)?;
         file.read_to_end(&mut text).map_err(Error::file("read", &path))?;
-        let manifest: Manifest = format::parse(&path, &text, MANIFEST_FORMAT)?;
+        let mut manifest: Manifest = parse(&path, &text)?;
+        manifest.checksum = NO_CHECKSUM.to_string();
         destination.map(manifest.map.clone());
         Ok(Some(manifest))
     }
@@ -229,10 +241,16 @@ impl Manifest {
         if manifest.store != job.store {
             manifest.adopt(&job.store);
         }
+        manifest.format = MANIFEST_FORMAT;
         manifest.owner.clone_from(&job.launch);
         manifest.mount.clone_from(&job.mount);
         manifest.map.clone_from(&job.map);
         manifest
+    }
+
+    /// Whether it only claims the directory: nothing was drained to it yet.
+    pub fn is_claim(&self) -> bool {
+        self.files.is_empty() && !self.complete
     }
 
     /// Returns the files of the newest checkpoint of each family for which `is_meant` is true.
@@ -328,8 +346,38 @@ impl Manifest {
         let mut text = serde_json::to_vec_pretty(self)
             .map_err(|source| Error::Json { path: destination.path().join(&name), source })?;
         text.push(b'\n');
+        if let Some(at) = checksum_place(&text) {
+            let checksum = format!("{:08x}", checksum::crc32c(0, &text));
+            text[at].copy_from_slice(checksum.as_bytes());
+        }
         destination.replace_file(&name, &text)
     }
+}
+
+/// Parses the text of a manifest, or some of its fields. Errors: `Damaged` if the text is not what
+/// was written; `Json`; `Format` if a newer version wrote it.
+pub fn parse<T: DeserializeOwned>(path: &Path, text: &[u8]) -> Result<T> {
+    let format: u32 = format::version(path, text, MANIFEST_FORMAT)?;
+    if format > 1 {
+        let damaged = || Error::ManifestDamaged { path: path.to_path_buf() };
+        let at = checksum_place(text).ok_or_else(damaged)?;
+        let mut without = text.to_vec();
+        without[at.clone()].copy_from_slice(NO_CHECKSUM.as_bytes());
+        let found = format!("{:08x}", checksum::crc32c(0, &without));
+        if found.as_bytes() != &text[at] {
+            return Err(damaged());
+        }
+    }
+    format::parse(path, text, MANIFEST_FORMAT)
+}
+
+/// Returns where the digits of the checksum are in the text of a manifest. They come before any
+/// text of a user.
+fn checksum_place(text: &[u8]) -> Option<Range<usize>> {
+    let name = CHECKSUM.as_bytes();
+    let begin = text.windows(name.len()).position(|part| part == name)? + name.len();
+    let place = begin..begin + NO_CHECKSUM.len();
+    (place.end <= text.len()).then_some(place)
 }
 
 impl Entry {
@@ -465,6 +513,12 @@ fn read_files<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<FilePath, Entry>, D::Error> {
     let lines = Vec::<Line<FilePath, Entry>>::deserialize(deserializer)?;
+    let lacks_checksum = |entry: &Entry| {
+        (entry.kind, entry.state, entry.crc32c) == (Kind::File, State::Drained, None)
+    };
+    if let Some(Line { path, .. }) = lines.iter().find(|line| lacks_checksum(&line.entry)) {
+        return Err(D::Error::custom(format_args!("{path} is drained and has no checksum")));
+    }
     Ok(lines.into_iter().map(|line| (line.path, line.entry)).collect())
 }
 
@@ -542,6 +596,14 @@ mod tests {
             "\"mtime\": \"12.000000034\"",
         ] {
             assert!(text.contains(shown), "{shown} in {text}");
+        }
+        let file = directory.join("cairn-manifest.melt.json");
+        let at = text.find("crc32c").expect("is there");
+        for place in [at, at + 14, text.len() / 2, 20] {
+            let mut flipped = text.clone().into_bytes();
+            flipped[place] ^= 1;
+            std::fs::write(&file, flipped).expect("writes");
+            Manifest::load(&mut destination, "melt").expect_err("a flipped bit is found");
         }
         let newer = Manifest { format: MANIFEST_FORMAT + 1, ..manifest };
         newer.commit(&destination).expect("commits");

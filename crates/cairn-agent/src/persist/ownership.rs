@@ -6,17 +6,16 @@
 //! goes on from it. Only unchanged files that the job drained there are set aside.
 
 use crate::model::error::{Error, Result};
-use crate::model::format;
 use crate::model::job::{Job, left_name};
 use crate::model::path::FilePath;
 use crate::persist::destination::Destination;
 use crate::persist::image_place;
 use crate::persist::ledger::{Ledger, set_rights};
-use crate::persist::manifest::{MANIFEST_FORMAT, Manifest, manifest_name, manifest_path};
+use crate::persist::manifest::{self, Manifest, manifest_name, manifest_path};
 use crate::store::node::Kind;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 /// Largest number of directories for earlier starts of a job.
@@ -28,7 +27,6 @@ struct Head {
     job: String,
     #[serde(default)]
     owner: Option<String>,
-    complete: bool,
     #[serde(default)]
     everything: bool,
     files: Vec<IgnoredAny>,
@@ -36,8 +34,7 @@ struct Head {
 
 /// Whether a manifest says that all of a store is there; false if it cannot be read.
 pub(crate) fn is_everything(path: &Path) -> bool {
-    let head =
-        fs::read(path).ok().and_then(|text| format::parse(path, &text, MANIFEST_FORMAT).ok());
+    let head = fs::read(path).ok().and_then(|text| manifest::parse(path, &text).ok());
     head.is_some_and(|head: Head| head.everything)
 }
 
@@ -132,11 +129,10 @@ pub fn owner(directory: &Path, job: &str, launch: Option<&str>) -> Result<Option
     for other in jobs_in(directory)? {
         let path = directory.join(manifest_name(&other));
         let text = fs::read(&path).map_err(Error::file("read", &path))?;
-        let head: Head = format::parse(&path, &text, MANIFEST_FORMAT)?;
+        let head: Head = manifest::parse(&path, &text)?;
         let is_of_us = launch.is_some() && head.owner.as_deref() == launch;
-        // An incomplete manifest without files was written by an agent that is about to put the
-        // first files there.
-        let is_in_use = !head.files.is_empty() || !head.complete;
+        // A manifest without files is the claim of a job that goes on, unless that has ended well.
+        let is_in_use = !head.files.is_empty() || !head.everything;
         if is_in_use && !is_of_us {
             return Ok(Some(head.job));
         }
@@ -160,6 +156,37 @@ pub(crate) fn check_owner(directory: &Path, job: &str, launch: Option<&str>) -> 
     match owner(directory, job, launch)?.filter(|owner| owner != job) {
         Some(owner) => Err(Error::Owned { path: directory.to_path_buf(), owner }),
         None => Ok(()),
+    }
+}
+
+/// Claims the directory for a new store of `job` before its programs start, by a manifest without
+/// files: two jobs that start at once find each other. Errors: `Owned`; it cannot be written.
+pub fn claim(directory: &Path, job: &Job) -> Result<()> {
+    let mut destination = Destination::open(directory, &job.store)?;
+    match job.shared || Manifest::load(&mut destination, &job.job)?.is_some() {
+        true => Ok(()),
+        false => write_claim(&destination, &Manifest::resume(None, job)),
+    }
+}
+
+/// Writes the first manifest of a job. Errors: `Owned` if another job was faster.
+pub(crate) fn write_claim(destination: &Destination, manifest: &Manifest) -> Result<()> {
+    let directory = destination.path();
+    let lock = File::open(directory).map_err(Error::file("open", directory))?;
+    // On file systems without locks, a short race between two jobs remains.
+    let _ = rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive);
+    check_owner(directory, &manifest.job, manifest.owner.as_deref())?;
+    manifest.commit(destination)
+}
+
+/// Removes the claim of a store that has drained nothing. A failure is ignored: the claim names no
+/// file, so the next start of the job takes it over.
+pub fn give_back(directory: &Path, job: &Job) {
+    let there = Destination::open(directory, &job.store);
+    let Ok(mut there) = there else { return };
+    let manifest = Manifest::load(&mut there, &job.job).ok().flatten();
+    if manifest.is_some_and(|it| it.store == job.store && it.is_claim()) {
+        let _ = there.remove_file(&manifest_path(&job.job));
     }
 }
 

@@ -13,6 +13,7 @@ use cairn_agent::model::mapping::Mapping;
 use cairn_agent::persist::destination::Destination;
 use cairn_agent::persist::ledger::Ledger;
 use cairn_agent::persist::manifest::Manifest;
+use cairn_agent::persist::ownership as persist_ownership;
 use cairn_agent::store::memory::Memory;
 use cairn_agent::store::reaper;
 use cairn_agent::store::volume::Volume;
@@ -600,6 +601,8 @@ impl Claim {
         place::detach(self.store.directory())?;
         // An agent that does not end finds its store gone and gives up.
         self.end_agent()?;
+        let job = &self.store.job;
+        job.persist.iter().for_each(|persist| persist_ownership::give_back(persist, job));
         let locks = self.locks.take().unwrap_or_default();
         let left = Store::open(self.store.directory())?.remove_locked(locks)?;
         removal::say_left(&self.store.job.job, &left);

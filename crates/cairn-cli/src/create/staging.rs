@@ -335,7 +335,7 @@ fn in_places(persist: &Path, job: &Job) -> Result<(Destination, Option<Manifest>
     Ledger::settle_earlier(persist, job)?;
     let mut destination = Destination::open(persist, &job.store)?;
     let manifest = Manifest::load(&mut destination, &job.job)?;
-    Ok((destination, manifest))
+    Ok((destination, manifest.filter(|manifest| !manifest.is_claim())))
 }
 
 /// Returns the newest complete image and when it was finished. An image without files does not

@@ -12,9 +12,21 @@ use crate::error::{Error, PersistError, Result};
 use crate::output::waiting::waited_for;
 use crate::settings::stage_option::Stage;
 
-/// Checks the persist directory before a new store of `job` is used. With `--fresh`, moves existing
-/// files aside. Errors: `Owned`.
+/// Checks the persist directory before a new store of `job` is used, and claims it. With `--fresh`,
+/// moves existing files aside. Errors: `Owned`.
 pub fn settle(job: &Job, request: &Request) -> Result<()> {
+    let Some(persist) = &job.persist else { return Ok(()) };
+    loop {
+        free(job, request)?;
+        match ownership::claim(persist, job) {
+            // Another job was faster.
+            Err(cairn_agent::Error::Owned { .. }) => {}
+            claimed => return Ok(claimed?),
+        }
+    }
+}
+
+fn free(job: &Job, request: &Request) -> Result<()> {
     let goes_on = request.stage != Stage::Nothing;
     let Some(persist) = job.persist.as_ref().filter(|_| !job.shared) else { return Ok(()) };
     let look = |path: &PathBuf| ownership::owner(path, &job.job, job.launch.as_deref());

@@ -304,6 +304,38 @@ pub fn other_nodes(program: &OsStr, mount: &str) -> Option<String> {
     })
 }
 
+/// Gives this node a directory of its own below the persist directory if the launch has other nodes:
+/// their files may have the same names. Not for jobs that the user lets share the directory, unless
+/// they have one name. Errors: the directory cannot be made.
+pub fn settle_in_directory_of_node(request: &mut Request) -> Result<()> {
+    let Some(seat) = rank::seat().filter(|seat| seat.has_other_nodes) else { return Ok(()) };
+    let has_own_names = request.shared && request.job.is_none();
+    let Some(persist) = request.persist.as_mut().filter(|_| !has_own_names) else { return Ok(()) };
+    let place = persist.join(directory_of_node(seat.node, &node()));
+    match fs::create_dir(&place) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(Error::file("make", &place)(error));
+        }
+        _ => {}
+    }
+    if seat.local_rank == 0 && !request.quiet {
+        crate::output::say!(
+            "cairn: the command runs on several nodes; files of this one go to {}",
+            place.display()
+        );
+    }
+    *persist = place;
+    Ok(())
+}
+
+/// Returns the name of a node's directory: its number in the launch, or else its own name.
+fn directory_of_node(number: Option<u32>, name: &str) -> String {
+    match number {
+        Some(number) => format!("node-{number}"),
+        None => format!("node-{name}"),
+    }
+}
+
 /// Returns the name of this node.
 fn node() -> String {
     let named = std::env::var("SLURMD_NODENAME").ok().filter(|name| !name.is_empty());

@@ -134,6 +134,18 @@ impl Rank {
         LAUNCHERS.iter().find_map(|launcher| launcher.rank(&value_of))
     }
 
+    /// Number of this node within the launch. Only Slurm numbers nodes; its numbers count nodes of
+    /// its own steps, not those of a launcher inside a step.
+    pub(crate) fn node<'a>(
+        &self,
+        value_of: impl Fn(&'static CStr) -> Option<&'a [u8]>,
+    ) -> Option<u32> {
+        let is_of_step =
+            self.local_rank.is_some() && number(value_of(c"SLURM_LOCALID")?) == self.local_rank;
+        let is_step = is_of_step && self.launcher.name != "openmpi";
+        value_of(SLURM_NODE).and_then(number).filter(|_| is_step)
+    }
+
     /// Name of this launch, different from that of any other launch: the launcher's own name for
     /// it, or else the identity of the launcher's process.
     pub(crate) fn launch<'a>(

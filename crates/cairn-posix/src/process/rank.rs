@@ -25,6 +25,10 @@ pub struct Seat {
     pub local_rank: u32,
     /// Number of processes on this node.
     pub local_size: u32,
+    /// Whether the launch has processes on other nodes, too.
+    pub has_other_nodes: bool,
+    /// Number of this node within the launch, if the launcher states it.
+    pub node: Option<u32>,
 }
 
 /// Returns the place of this process as its environment states it; none without a launcher, or if
@@ -32,7 +36,13 @@ pub struct Seat {
 pub fn seat() -> Option<Seat> {
     let rank = Rank::find(configuration::environment)?;
     let (local_rank, local_size) = (rank.local_rank?, rank.local_size?);
-    Some(Seat { launch: rank.launch(configuration::environment), local_rank, local_size })
+    Some(Seat {
+        launch: rank.launch(configuration::environment),
+        local_rank,
+        local_size,
+        has_other_nodes: rank.size.is_some_and(|size| size > local_size),
+        node: rank.node(configuration::environment),
+    })
 }
 
 /// A rank that was announced.
