@@ -277,7 +277,7 @@ def delivered(folder):
 
 def is_cairns(path):
     top, last = path.split("/")[0], os.path.basename(path)
-    return (top.startswith(("cairn-manifest.", ".cairn", "cairn-left.", "cairn-before."))
+    return (top.startswith(("cairn-manifest.", ".cairn", "cairn-whole.", "cairn-before."))
             or (last.startswith(".") and "cairn-" in last))
 
 
@@ -343,21 +343,11 @@ def check_kept(box, result, want):
 
 
 def check_drain(box, want, same_tree=same):
-    """Contract 4: a drain of a kept store puts all below cairn-left, --as-is in place; then rm works."""
+    """Contract 4: a drain of a kept store puts all in place, as the disk has it; then rm works."""
     expect(box.store_is_kept(), "the store was not kept")
     result = box.cairn("drain", JOB)
     expect(result.code == 0, f"drain ended with {result.code}: {result.last_line()}")
-    same_tree(want, image(box, want), "drained (cairn-left over in place)")
-    result = box.cairn("drain", JOB, "--as-is")
-    expect(result.code == 0, f"drain --as-is ended with {result.code}: {result.last_line()}")
-    same_tree(want, delivered(box.out), "drained as is")
+    same_tree(want, delivered(box.out), "drained")
     result = box.cairn("rm", JOB)
     expect(result.code == 0, f"rm after drain ended with {result.code}: {result.last_line()}")
     same_tree(want, delivered(box.out), "outside after rm")
-
-
-def image(box, want):
-    """The user's files after a drain: those in cairn-left.JOB, and the others from their places."""
-    left = box.out / f"cairn-left.{JOB}"
-    in_place = {path: entry for path, entry in delivered(box.out).items() if path in want}
-    return {**in_place, **(delivered(left) if left.exists() else {})}

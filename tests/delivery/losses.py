@@ -1,10 +1,10 @@
-"""Random histories of a node that is lost: the next run resumes from an image of one moment.
+"""Random histories of a node that is lost: what is outside is of one moment.
 
 Three processes do random file operations in lockstep (histories.py). While all of them stand still,
-an image is requested: it is exactly the tree of that moment. Then they go on, and another image is
+a drain is requested: it leaves exactly the tree of that moment. Then they go on, and another drain is
 requested. At a random moment every process is killed, including the agent in the middle of the
-image, and the memory is lost. A staged store then has the last whole image: the exact one, or the
-one that was under way. The latter may have a part of the step that was under way, and no later step.
+drain, and the memory is lost. A staged store then has the tree of the last drain, or of one that was
+under way. The latter may have a part of the step that was under way, and no later step.
 """
 
 import random
@@ -16,22 +16,22 @@ from harness import Failed, delivered, expect, lose_memory, same
 from histories import FOLDERS, NAMES, STEPS, operation, same_answers
 from matrix import between
 
-IMAGES = 4  # Both places of images have been used then, and both are used again.
-# An image has only the changes of larger files since the image before it in the same place.
+DRAINS = 4  # Two copies of a large file take turns; both have been used then, and both again.
+# Of larger files only what changed since the copy is copied.
 LARGE = 600_000
 PLACES = (0, 5, 4096, 33_000, 290_000, 400_000, LARGE - 10)
 SIZES = (0, 10, 350_000, LARGE - 7, LARGE + 9000)
-PAUSE_MAX_S = 0.4  # About what an image of these few files takes, with its command.
+PAUSE_MAX_S = 0.4  # About what a drain of these few files takes, with its command.
 
 
 def test(box, seed):
     dice = random.Random(seed)
     box.plan(history(dice))
-    run = box.start(box.worker(), "--image-every", "none")
-    for number in range(IMAGES):
+    run = box.start(box.worker())
+    for number in range(DRAINS):
         box.meet(run, f"await-{number}")
-        result = box.cairn("drain", "job", "--image")
-        expect(result.code == 0, f"image {number} ended with {result.code}: {result.last_line()}")
+        result = box.cairn("drain", "job")
+        expect(result.code == 0, f"drain {number} ended with {result.code}: {result.last_line()}")
         box.go_on(f"await-{number}")
     lose(box, dice)
     run.wait()
@@ -51,19 +51,19 @@ def test(box, seed):
 def history(dice):
     steps = [["mkdirs", folder] for folder in FOLDERS]
     steps += [["on", 0, ["put", name, number, LARGE]] for number, name in enumerate(NAMES[:6])]
-    for image in range(IMAGES + 1):
+    for drain in range(DRAINS + 1):
         for number in range(STEPS // 3):
-            step = operation(dice, image * STEPS + number, PLACES, SIZES)
+            step = operation(dice, drain * STEPS + number, PLACES, SIZES)
             steps.append(["on", dice.randrange(3), step])
-        if image < IMAGES:
-            steps.append(["meet", f"await-{image}"])
+        if drain < DRAINS:
+            steps.append(["meet", f"await-{drain}"])
     return [*steps, ["meet", "ready"]]
 
 
 def lose(box, dice):
-    """Loses the node while an image is under way."""
-    command = [str(box.binaries / "cairn"), "drain", "job", "--image"]
-    with open(box.scratch / "said-image", "wb") as said:
+    """Loses the node while a drain is under way."""
+    command = [str(box.binaries / "cairn"), "drain", "job"]
+    with open(box.scratch / "said-drain", "wb") as said:
         drain = subprocess.Popen(command, env=box.environment(), cwd=box.scratch, stdout=said,
                                  stdin=subprocess.DEVNULL, stderr=said)
     time.sleep(dice.random() * PAUSE_MAX_S)
@@ -72,9 +72,9 @@ def lose(box, dice):
 
 
 def states(box):
-    """Steps since the last image requested while all stood still, with their trees, oldest first."""
+    """Steps since the last drain requested while all stood still, with their trees, oldest first."""
     trace = list(box.trace())
-    last = [step for step, _ in trace].index(["meet", f"await-{IMAGES - 1}"])
+    last = [step for step, _ in trace].index(["meet", f"await-{DRAINS - 1}"])
     return trace[last:]
 
 
@@ -82,17 +82,17 @@ def is_of_the_past(states, staged):
     """Fails unless `staged` is the first tree, or lies between two successive trees."""
     first = states[0][1]
     try:
-        same(first, staged, "the image of the moment in which all stood still", WITH_TIMES)
+        same(first, staged, "the drain of the moment in which all stood still", WITH_TIMES)
         return
     except Failed as error:
         exact = error
     for (_, before), (step, after) in zip(states, states[1:]):
         try:
-            between(parts(before, step, after), staged, "the image that was under way")
+            between(parts(before, step, after), staged, "the drain that was under way")
             return
         except Failed:
             continue
-    raise Failed(f"neither an image of one moment that was under way, nor {exact}")
+    raise Failed(f"neither a drain of one moment that was under way, nor {exact}")
 
 
 def parts(before, step, after):

@@ -26,7 +26,7 @@ from harness import HERE, JOB, Failed, Skipped, delivered, expect, lose_memory, 
 
 SYSTEM_PYTHON = "/usr/bin/python3"  # The distribution's packages are for its own Python.
 STEP_LIMIT_S = 60  # Import of PyTorch, and a step of the slowest program, on a busy machine.
-IMAGE_LIMIT_S = 30  # Two images of some hundred KiB, asked for every second.
+CUT_LIMIT_S = 30  # Two images of some hundred KiB, asked for every second.
 PROGRAM_LIMIT_S = 120  # The longest program takes 20 s by itself.
 CLOCK_S = 0.02  # The file system's clock may be a tick behind.
 
@@ -248,7 +248,7 @@ def starts(lines):
 
 # Lost with the node and resumed elsewhere.
 
-# Lines printed before the run and in all; completion times of the last two images.
+# Lines printed before the run and in all; completion times of the last two cuts outside.
 Loss = namedtuple("Loss", "first lines before newest")
 
 
@@ -267,48 +267,44 @@ def lost(box, program, dice, short):
 
 
 def lose_once(box, program, dice, options):
-    """Loses the node at a random moment after two images of this run. Returns (loss, None), or
+    """Loses the node at a random moment after two cuts of this run arrived. Returns (loss, None), or
     (None, run) if the run has ended by then."""
     seen, began, first = set(), time.time(), len(journal(box))
-    run = box.start(command(box, program), "--image-every", "1s", *options)
+    run = box.start(command(box, program), *options)
 
-    def two_images():
-        seen.update(when for when in images(box) if when > began)
+    def two_cuts():
+        seen.update(when for when in cuts(box) if when > began)
         return len(seen) >= 2 and len(journal(box)) > first or run.poll() is not None
 
-    wait_until(two_images, IMAGE_LIMIT_S, "no two images")
+    wait_until(two_cuts, CUT_LIMIT_S, "no two cuts")
     until = time.monotonic() + dice.uniform(0, 2.5)
     while time.monotonic() < until:
-        two_images()
+        two_cuts()
         time.sleep(0.005)
     if run.poll() is not None:
         return None, run
     lose_memory(box)
     run.wait()
-    two_images()
-    newest = max(images(box))
+    two_cuts()
+    newest = max(cuts(box))
     before = max((when for when in seen if when < newest), default=began)
-    return Loss(first, len(journal(box)), before, newest), None
+    is_turning = any(path.is_file() for path in box.out.glob(".cairn-*"))
+    return Loss(first, len(journal(box)), before, time.time() if is_turning else newest), None
 
 
-def images(box):
-    """Completion time of each whole image: the time of its manifest, which is replaced then."""
-    found = []
-    for slot in range(2):
-        try:
-            path = box.out / f"cairn-image.{JOB}.{slot}" / f"cairn-manifest.{JOB}.json"
-            with open(path, "rb") as file:
-                if json.load(file)["complete"]:
-                    found.append(os.stat(file.fileno()).st_mtime)
-        except FileNotFoundError:
-            pass
-    return found
+def cuts(box):
+    """Completion time of the cut outside: the time of its manifest, which is replaced then."""
+    try:
+        with open(box.out / f"cairn-manifest.{JOB}.json", "rb") as file:
+            return [os.stat(file.fileno()).st_mtime] if json.load(file)["complete"] else []
+    except FileNotFoundError:
+        return []
 
 
 def check_after_loss(program, lines, loss):
-    """Fails unless the start after the loss found the state of the newest image.
+    """Fails unless the start after the loss found the state of the newest cut.
 
-    That image has everything that was safe when the image before it was complete, and nothing later
+    That cut has everything that was safe when the one before it was complete, and nothing later
     than its own completion. Returns how far back that is.
     """
     began = lines[loss.first]
@@ -317,7 +313,7 @@ def check_after_loss(program, lines, loss):
     least = last_safe(said, loss.before, began.step) if program.owes else 0
     most = last_safe(said, loss.newest + CLOCK_S, began.step) + program.every
     expect(least <= found.step <= most,
-           f"step {found.step} was found; the newest image was taken between {least} and {most}")
+           f"step {found.step} was found; the newest cut was taken between {least} and {most}")
     last = said[-1]
     since = max((line.time for line in said if line.step <= found.step), default=began.time)
     return f"{last.step - found.step} steps ({last.time - since:.1f} s) to {found.step}"

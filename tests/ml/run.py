@@ -310,8 +310,7 @@ class Job:
             more["ML_KILL"] = "{1}:{2}".format(*strikes[0])
             more["ML_VICTIM"] = "parent" if strikes[0][0] else "self"
         counting = [] if strikes else ["--report-calls"]
-        words = [BINARIES / "cairn", "run", "--job", "job", "--persist", self.persist, "--tier", "ram:1G", "--image-every",
-                 "none", *counting, "--", *start, *self.words("/cairn/run", steps, strikes, dies=bool(strikes))]
+        words = [BINARIES / "cairn", "run", "--job", "job", "--persist", self.persist, "--tier", "ram:1G", *counting, "--", *start, *self.words("/cairn/run", steps, strikes, dies=bool(strikes))]
         return self.started(words, dict(self.environment(), **more), expects_success=strikes is None)
 
     def run_outside(self, steps):

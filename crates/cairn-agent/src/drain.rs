@@ -1,36 +1,38 @@
-//! One pass of the drain: compares every namespace with the manifest, carries out the difference
-//! and reports the state.
+//! One pass of the drain: takes a cut through the store, copies what changed since the last one,
+//! and turns the persist directory to it.
 //!
-//! Must stay true: `complete` is reported only after a pass that read every namespace and left
-//! nothing undone. A pass that somebody asked for trusts no earlier pass: it looks at every copy
-//! again.
+//! Must stay true:
+//! - What lies outside is always one cut. It turns only after all copies of the next cut are on the
+//!   shelf, verified. A pass that is given up changes nothing that a user sees.
+//! - Labels, names and times withhold nothing: see `checkpoints.rs`.
+//! - A pass that somebody asked for trusts no earlier pass: it looks at every copy again.
+//! - The copy of a file that programs may store to through a mapping contains no store that came
+//!   after something the cut lacks. Such files are copied first. If a call that orders stores ended
+//!   meanwhile, a new cut is taken, a few times. Files that are unsteady after that are reported.
 //!
 //! Does not decide when a pass is due; `service.rs` does.
 
 pub(crate) mod aside;
 mod audit;
-pub(crate) mod carry;
 pub mod checkpoints;
+pub(crate) mod copies;
 pub mod copy;
 mod eviction;
 pub(crate) mod failures;
 pub mod forecast;
-pub(crate) mod hold;
-mod image_copy;
-pub mod link;
 pub(crate) mod meter;
 pub mod pace;
 pub mod plan;
 pub(crate) mod queue;
 pub(crate) mod release;
+mod sequence;
 #[cfg(test)]
 mod tests;
 pub(crate) mod turn;
 mod unchanged;
 
 use cairn_core::InodeId;
-use image_copy::Whole;
-use std::cell::OnceCell;
+use cairn_device::store::free_bytes;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -38,33 +40,35 @@ use std::time::Instant;
 pub use unchanged::Since;
 use unchanged::Unchanged;
 
-use crate::persist::image_place;
-
 use crate::checkpoint::quarantine::Places;
 use crate::checkpoint::sets::register::{Checkpoint, Level};
-use crate::checkpoint::sets::{self, Member, NamespaceTree};
-use crate::drain::carry::{Carrier, Preemption};
+use crate::checkpoint::sets::{self, NamespaceTree};
 use crate::drain::checkpoints::{Checkpoints, View};
+use crate::drain::copies::{Copier, SPARE_BYTES_MIN, Shelf, Spare};
 use crate::drain::failures::Failures;
-use crate::drain::hold::Turns;
-use crate::drain::link::Elsewhere;
 use crate::drain::meter::Meter;
 use crate::drain::plan::{Plan, lies_in, plan};
-use crate::image;
+use crate::drain::sequence::Material;
+use crate::image::Moment;
 use crate::model::checkpoint_policy::Every;
-use crate::model::drain_task::{Delivery, DrainTask};
+use crate::model::drain_task::DrainTask;
 use crate::model::error::{Error, Result};
-use crate::model::job::{Description, Job, RUN_LOCK, left_name};
+use crate::model::job::{Description, Job, RUN_LOCK};
 use crate::model::lock;
-use crate::model::log::{self, Complaints};
+use crate::model::log::Complaints;
 use crate::model::path::FilePath;
 use crate::model::protocol::{Failed, Outcome, Progress};
+use crate::persist::comparison::is_copy_of;
 use crate::persist::ledger::Ledger;
-use crate::persist::manifest::{self, Entry, Manifest, State, manifest_path};
+use crate::persist::manifest::{self, Entry, State, manifest_path};
 use crate::persist::marks::Marks;
+use crate::persist::steps::{Fate, Step};
 use crate::store::node::{Kind, Tree};
 use crate::store::reaper;
-use crate::store::volume::Volume;
+use crate::store::volume::{Volume, now};
+
+/// Number of cuts taken in an attempt to get steady copies of mapped files.
+const ATTEMPTS: usize = 3;
 
 /// Drains the namespaces of one store.
 pub struct Drainer {
@@ -73,6 +77,10 @@ pub struct Drainer {
     description: Description,
     checkpoints: Option<Checkpoints>,
     ledger: Option<Ledger>,
+    /// Copies that wait for their turn. Valid while the ledger is open.
+    shelf: Shelf,
+    /// For the copies of large files that change in their places: the cut that each is of.
+    placed: HashMap<FilePath, u64>,
     failures: Failures,
     marks: Marks,
     /// Versions of the files whose blocks are known to be sealed, by namespace and inode.
@@ -82,31 +90,33 @@ pub struct Drainer {
     /// When the next look at the checkpoints is due: some may be complete by then.
     look_again: Option<Instant>,
     complaints: Complaints,
-    turns: Turns,
-    /// Unchanged ranges of large files between the images taken so far.
+    /// Unchanged ranges of large files between the cuts taken so far.
     unchanged: Unchanged,
+    /// When the cut that lies outside was taken.
+    cut_at: Option<Instant>,
     /// Number of the last run, as in [`Job::runs`], whose end was reported to this agent.
     ended_run: u64,
     /// Value of [`Checkpoints::run_was_seen`] for the next pass.
     pub run_was_seen: bool,
     /// Whether the last pass assumed that the run goes on.
     pub run_went_on: bool,
+    /// Number of steps of a turn after which the agent dies.
+    #[cfg(test)]
+    dies_after: Option<usize>,
 }
 
-/// What a pass copies to a directory.
-#[derive(Clone, Copy)]
-struct Contents<'a> {
-    /// The namespaces, as they were read.
+/// A cut that is being copied.
+struct Cut<'a> {
+    image: &'a Moment,
+    /// Its namespaces, each with a view and its files.
     trees: &'a [(&'a Arc<Volume>, Tree)],
-    /// Whether these are all namespaces of the store.
-    all: bool,
-    /// Whether the last run had ended before the namespaces were read. If so, no image holds
-    /// anything that is newer or missing here.
-    is_over: bool,
-    /// Other directories that may hold copies of the same files.
-    elsewhere: &'a [Elsewhere<'a>],
-    /// The image that the namespaces belong to; None if they are live.
-    whole: Option<&'a Whole<'a>>,
+    /// When it was taken.
+    at: Instant,
+    /// Its number, see [`Unchanged`].
+    number: u64,
+    /// Files that programs could store to, in this cut or in one that was given up.
+    stored_to: &'a mut HashSet<FilePath>,
+    is_last_attempt: bool,
 }
 
 /// Why a pass runs.
@@ -114,8 +124,6 @@ struct Contents<'a> {
 pub enum Reason {
     /// Something changed, or a retry is due.
     Routine,
-    /// An image is due.
-    ImageDue,
     /// On request: forget retry delays, and look at every copy.
     Asked(DrainTask),
 }
@@ -128,7 +136,6 @@ impl Reason {
     fn told(self) -> DrainTask {
         match self {
             Reason::Routine => DrainTask::default(),
-            Reason::ImageDue => DrainTask { delivery: Delivery::Image, ..DrainTask::default() },
             Reason::Asked(told) => told,
         }
     }
@@ -143,17 +150,21 @@ impl Drainer {
             description: Description::default(),
             checkpoints: None,
             ledger: None,
+            shelf: Shelf::default(),
+            placed: HashMap::new(),
             failures: Failures::default(),
             marks: Marks::open(store),
             sealed: HashMap::new(),
             unsealed: Vec::new(),
             look_again: None,
             complaints: Complaints::default(),
-            turns: Turns::default(),
             unchanged: Unchanged::default(),
+            cut_at: None,
             ended_run: 0,
             run_was_seen: false,
             run_went_on: false,
+            #[cfg(test)]
+            dies_after: None,
         }
     }
 
@@ -167,6 +178,11 @@ impl Drainer {
         &self.job.mount
     }
 
+    /// When the cut that lies outside was taken; None before the first.
+    pub fn cut_at(&self) -> Option<Instant> {
+        self.cut_at
+    }
+
     /// When the next retry of a file that could not be drained is due.
     pub fn next_retry(&self) -> Option<Instant> {
         self.failures.next_retry()
@@ -178,7 +194,7 @@ impl Drainer {
     }
 
     /// Runs one pass over `volumes`; `all` says that these are all namespaces of the store. Errors:
-    /// the persist directory is unusable, a namespace cannot be read, `Stopped`.
+    /// the persist directory is unusable, a namespace cannot be read, the cut was lost, `Stopped`.
     pub fn pass(
         &mut self,
         volumes: &[Arc<Volume>],
@@ -197,8 +213,6 @@ impl Drainer {
         if let Some(job) = self.description.follow(&self.store)? {
             self.take_up(job);
         }
-        // A pass on request must finish everything that was there when it began.
-        let overtaking = (reason == Reason::Routine).then(|| Preemption::new(volumes));
         self.unsealed.clear();
         if self.checkpoints.is_none() {
             let _at_work = meter.at(&manifest_path(&self.job.job));
@@ -209,38 +223,55 @@ impl Drainer {
             self.ended_run = self.job.runs;
         }
         self.checkpoints()?.note_end(told)?;
-        let heads = || volumes.iter().map(|volume| volume.fs().log_head()).collect::<Vec<_>>();
-        let (is_over, before, mut trees) = loop {
-            // Ask before the files are read: the trees must include everything that a run did which
-            // has ended. A program of the run may outlive it.
+        let mut stored_to = HashSet::new();
+        let mut attempts = 1..=ATTEMPTS;
+        loop {
+            let is_last = attempts.next().is_none_or(|attempt| attempt == ATTEMPTS);
+            match self.attempt(volumes, all, reason, (is_last, &mut stored_to), meter) {
+                Err(Error::Unsteady) if !is_last => meter.reset(),
+                done => return done,
+            }
+        }
+    }
+
+    /// Makes one attempt. `stored_to` collects the files that were stored to; the next attempt
+    /// copies them first. Errors: `Unsteady`, unless this is the last attempt.
+    fn attempt(
+        &mut self,
+        volumes: &[Arc<Volume>],
+        all: bool,
+        reason: Reason,
+        (is_last_attempt, stored_to): (bool, &mut HashSet<FilePath>),
+        meter: &Meter,
+    ) -> Result<Outcome> {
+        let told = reason.told();
+        for (volume, tree) in read(volumes)? {
+            self.seal_closed(volume, &tree);
+        }
+        let (image, at) = loop {
+            // Ask before the cut is taken: it must include everything that a run did which has
+            // ended. A program of the run may outlive it.
             let goes_on = reaper::any_program(volumes)?;
             let run_was_seen = self.run_was_seen || goes_on;
-            let has_run = goes_on || lock::has_run(&self.store, RUN_LOCK)?;
-            let is_over = told.succeeded.is_some() || !has_run;
-            self.run_went_on = run_was_seen || has_run;
+            self.run_went_on = run_was_seen || lock::has_run(&self.store, RUN_LOCK)?;
             let checkpoints = self.checkpoints()?;
             checkpoints.run_was_seen = run_was_seen || checkpoints.is_run_under_way();
-            let (before, trees) = (heads(), read(volumes)?);
+            let (at, image) = (Instant::now(), self.moment(volumes)?);
             match self.description.follow(&self.store)? {
-                None => break (is_over, before, trees),
-                // A run began meanwhile, and may have ended: the trees may not show the state that
+                None => break (image, at),
+                // A run began meanwhile, and may have ended: the cut may not show the state that
                 // the run before it left.
                 Some(job) => self.take_up(job),
             }
         };
-        let mut ripe = Vec::new();
-        // A set that looks complete may be newer than one that became complete behind the reader.
-        // So the trees are read again if a log moved.
-        if heads() != before {
-            ripe = self.checkpoints()?.fresh(&groves(&trees))?;
-            if !ripe.is_empty() {
-                trees = read(volumes)?;
+        let first: Vec<&Arc<Volume>> = image.views().iter().filter_map(|one| one.first()).collect();
+        let trees: Vec<(&Arc<Volume>, Tree)> = match &image {
+            Moment::Held(_) => {
+                first.into_iter().map(|view| Ok((view, view.tree()?))).collect::<Result<_>>()?
             }
-        }
-        for (volume, tree) in &trees {
-            self.seal_closed(volume, tree);
-        }
-        let mut view = self.checkpoints()?.look(&groves(&trees), told, &ripe)?;
+            Moment::Quiet { trees, .. } => first.into_iter().zip(trees.iter().cloned()).collect(),
+        };
+        let mut view = self.checkpoints()?.look(&groves(&trees), told)?;
         meter.leave_out(std::mem::take(&mut view.unneeded));
         self.look_again = view.look_again;
         // Save even if the persist directory is unusable: `cairn` commands read the register.
@@ -248,28 +279,15 @@ impl Drainer {
         let Some(persist) = self.job.persist.clone() else {
             return Ok(undrained(&trees, view, self.unsealed.clone()));
         };
-        let aside = match told.delivery {
-            Delivery::Sound | Delivery::AsIs => None,
-            Delivery::Image => Some(image_place::next(&persist, &self.job.job)),
-            Delivery::Left | Delivery::LeftForImage => Some(persist.join(left_name(&self.job.job))),
-        };
-        if let Some(directory) = aside {
-            drop(trees);
-            let left = self.copy_whole(&directory, (volumes, all), (reason, view), meter);
-            let Progress { bytes_total, bytes_done, .. } = meter.progress();
-            let left_bytes = bytes_total.saturating_sub(bytes_done);
-            return left.map_err(|error| match told.delivery {
-                Delivery::Image => image::give_up(error, &directory, &self.job, left_bytes),
-                _ => error,
-            });
-        }
-        let what = Contents { trees: &trees, all, is_over, elsewhere: &[], whole: None };
-        let result = self.drain(&persist, what, (reason, overtaking), view, meter);
-        if result.is_err() {
+        stored_to.extend(image.stored_to(&trees)?);
+        let number = self.unchanged.note(&image, &trees, stored_to)?;
+        let cut = Cut { image: &image, trees: &trees, at, number, stored_to, is_last_attempt };
+        let result = self.drain(&persist, cut, (volumes, all), (reason, view), meter);
+        if result.as_ref().is_err_and(|error| !error.repeats_pass()) {
             // The persist directory may be in any state: the next pass opens the ledger again.
             self.ledger = None;
         }
-        result
+        result.map_err(|error| without_room(error, &persist, meter))
     }
 
     /// Adopts a job description that another command changed: a persist directory that was given
@@ -277,6 +295,7 @@ impl Drainer {
     fn take_up(&mut self, job: Job) {
         if (&job.persist, &job.map) != (&self.job.persist, &self.job.map) {
             self.ledger = None;
+            self.cut_at = None;
         }
         let said = |job: &Job| (job.checkpoint.clone(), job.persist.clone(), job.runs);
         if said(&job) != said(&self.job) {
@@ -341,22 +360,39 @@ impl Drainer {
         Ok(complete)
     }
 
+    /// Takes the moment of the next cut. A job that drains nothing needs none that lasts: its files
+    /// are read as they are, if nothing changes meanwhile.
+    fn moment(&self, volumes: &[Arc<Volume>]) -> Result<Moment> {
+        let heads = || volumes.iter().map(|volume| volume.fs().log_head()).collect::<Vec<_>>();
+        for _ in 0..if self.job.persist.is_none() { ATTEMPTS } else { 0 } {
+            let before = heads();
+            let moment = Moment::quiet(volumes)?;
+            if heads() == before {
+                return Ok(moment);
+            }
+        }
+        Moment::take(&self.store, volumes)
+    }
+
+    /// Copies what the cut needs, and turns the directory to it.
     fn drain(
         &mut self,
         persist: &Path,
-        what: Contents<'_>,
-        (reason, overtaking): (Reason, Option<Preemption>),
-        mut view: View,
+        cut: Cut<'_>,
+        (volumes, all): (&[Arc<Volume>], bool),
+        (reason, view): (Reason, View),
         meter: &Meter,
     ) -> Result<Outcome> {
-        let Contents { trees, all, is_over, whole, .. } = what;
+        let trees = cut.trees;
         let manifest = manifest_path(&self.job.job);
         let at_work = meter.at(&manifest);
-        let mut ledger = match self.ledger.take() {
-            // If the directory was replaced, the open descriptor leads to the old one.
-            Some(ledger) if !reason.is_asked() && ledger.destination().is_current() => ledger,
-            _ => open_ledger(persist, &self.job, trees, &self.marks)?,
-        };
+        // If the directory was replaced, the open descriptor leads to the old one.
+        let is_usable = |ledger: &Ledger| !reason.is_asked() && ledger.destination().is_current();
+        if !self.ledger.as_ref().is_some_and(is_usable) {
+            self.ledger = None;
+            self.open(persist, trees)?;
+        }
+        let Some(mut ledger) = self.ledger.take() else { return Err(Error::Stopped) };
         if reason.is_asked() {
             audit::forget_missing(&mut ledger, trees, meter)?;
         }
@@ -366,124 +402,67 @@ impl Drainer {
         }
         drop(at_work);
         let mut outcome = Outcome::default();
-        let has_succeeded = reason.told().succeeded == Some(true);
-        let is_image = whole.is_some();
-        // An image is copied as it is, and so is a delivery as it is: neither guards older
-        // checkpoints.
-        let is_as_it_is = is_image || reason.told().delivery == Delivery::AsIs;
-        let guarded = ledger.manifest().newest_files(|_| !is_as_it_is);
-        // Stores to a mapped file leave no trace. An earlier copy of such a file belongs to another
-        // image.
-        for path in whole.into_iter().flat_map(|whole| &whole.stored_to) {
-            ledger.update(path, |entry| entry.damaged = true);
-        }
         self.checkpoints()?.compare(ledger.manifest());
-        ledger.expect(self.checkpoints()?.drainable(), std::mem::take(&mut view.sets));
-        if has_succeeded && !is_image {
-            match ledger.set_rolled_back_aside() {
-                Ok(None) => {}
-                Ok(Some(place)) => log::say(
-                    log::Level::Info,
-                    format_args!("what arrived after the image is in {}", place.display()),
-                ),
-                // The files stay where they are.
-                Err(error) => log::say(log::Level::Warn, format_args!("{error}")),
-            }
-        }
-        let look = (&view, &guarded);
-        let mut result = self.drain_into(&mut ledger, what, look, overtaking, meter, &mut outcome);
-        if let (Some(whole), Ok(_)) = (whole, &result) {
-            outcome.unsteady = whole.unsteady(trees)?;
-            outcome.unsteady.iter().for_each(|path| ledger.update(path, |entry| entry.torn = true));
-        }
-        match result.is_ok() {
-            // The copies of an image are not in their places, so no checkpoint level changes.
-            true if is_image => ledger.name_drained(),
-            true => self.checkpoints()?.note_levels(&mut ledger),
-            false => {}
-        }
-        if has_succeeded && matches!(result, Ok(true)) {
-            // Remove the copies of files that the program removed. A family keeps its newest copies
-            // if one of its wanted checkpoints is not in the persist directory.
-            let lacking = view.lacking(ledger.manifest());
-            let guarded = ledger.manifest().newest_files(|family| lacking.contains(family));
-            let (look, mut again) = ((&view, &guarded), Outcome::default());
-            result = self.drain_into(&mut ledger, what, look, None, meter, &mut again);
-        }
+        let guarded = self.guarded(&ledger, &view);
+        let plans = self.plans(&ledger, &cut, &view, &mut outcome);
+        let turned = self.copy_and_turn(&mut ledger, &cut, (volumes, &plans), meter);
         let _at_work = meter.at(&manifest);
-        let guards = match result {
-            Ok(guards) => guards && !has_succeeded,
+        outcome.unsteady = match turned {
+            Ok(unsteady) => unsteady,
             Err(error) => {
-                // Verified copies stay verified. If this save fails as well, the next ledger finds
-                // them in the journal.
-                let _ = ledger.save();
+                self.ledger = Some(ledger);
                 return Err(error);
             }
         };
+        self.checkpoints()?.note_levels(&mut ledger);
+        if self.guarded(&ledger, &view) != guarded {
+            // A newer checkpoint has arrived: the older ones can go.
+            self.look_again = Some(Instant::now());
+        }
         outcome.changed = self.failures.take_changed();
         outcome.failed.extend(self.failed(&ledger));
         outcome.failed.extend(audit::without_data(&ledger, trees, reason.is_asked())?);
-        (outcome.as_they_are, outcome.unclean) = unclean_files(trees, ledger.manifest());
-        // Nobody misses what is never drained.
-        outcome.unclean.retain(|path| !view.unwanted.contains(path));
-        let is_of_all = view.is_of_all;
+        let files = || trees.iter().flat_map(|(_, tree)| tree);
+        let is_wanted = |path: &&FilePath| !view.unwanted.contains(*path);
+        let paths = |found: Vec<&FilePath>| found.into_iter().filter(is_wanted).cloned().collect();
+        outcome.open = paths(files().filter(|(_, node)| node.open).map(|(path, _)| path).collect());
+        let unclean = files().filter(|(_, node)| node.unclean && !node.open);
+        outcome.unclean = paths(unclean.map(|(path, _)| path).collect());
+        outcome.whole = ledger.manifest().whole.keys().cloned().collect();
         outcome.unfinished = view.unfinished;
-        let waits = outcome.unfinished.iter().any(|unfinished| unfinished.waits);
-        let is_undisturbed = outcome.failed.is_empty() && outcome.changed == 0;
-        let is_delivered = all && is_undisturbed && outcome.open.is_empty();
-        outcome.complete = is_delivered && (is_of_all || !waits);
-        let manifest = ledger.manifest();
-        let is_there = |file: &Member| manifest.has(file) && !manifest.is_damaged(&file.path);
-        for unfinished in &mut outcome.unfinished {
-            let files = view.unfinished_files.get(&unfinished.name);
-            let are_there = files.is_some_and(|files| files.iter().all(is_there));
-            unfinished.is_outside = are_there || is_of_all && is_delivered;
-        }
+        let is_steady = outcome.unsteady.is_empty();
+        outcome.complete = all && is_steady && outcome.failed.is_empty() && outcome.changed == 0;
         count_drained(&ledger, trees, &mut outcome);
-        ledger.note_partial(&HashSet::new());
         self.save_checkpoints()?;
-        if guards && ledger.manifest().newest_files(|_| true) != guarded {
-            // A newer checkpoint has arrived: the guarded copies can go in the next pass.
-            self.look_again = Some(Instant::now());
-        }
-        let everything = is_of_all && outcome.complete && outcome.unclean.is_empty();
+        let has_succeeded = self.checkpoints()?.has_succeeded();
+        let everything = has_succeeded && outcome.complete;
         ledger.set_complete(outcome.complete, everything);
+        ledger.set_pending(self.job.pending.clone().filter(|_| !has_succeeded));
         ledger.commit()?;
         if everything {
             ledger.set_directory_rights(true)?;
         }
-        let has_no_other = outcome.unfinished.is_empty() && outcome.kept_files == 0;
-        let has_all = outcome.complete && outcome.unclean.is_empty() && has_no_other;
-        // A run that failed may need them next. Whoever asks for a drain has given them up.
-        let is_asked = reason.is_asked() && reason.told().succeeded.is_none();
-        let is_done = is_asked || has_succeeded || self.checkpoints()?.has_succeeded();
-        if (everything || has_all) && is_over && is_done {
-            image::discard(persist, &self.job);
-        }
+        ledger.destination().remove_empty_shelves();
+        self.cut_at = Some(cut.at);
         self.ledger = Some(ledger);
         Ok(outcome)
     }
 
-    /// Plans and carries out the difference for all `trees`. Returns whether copies stay that the
-    /// store has no files for, because they are `guarded`: the newest checkpoint outside stays
-    /// until there is a newer one.
-    fn drain_into(
+    /// Plans what the cut needs outside, and notes in `outcome` what is not to be there.
+    fn plans(
         &mut self,
-        ledger: &mut Ledger,
-        Contents { trees, elsewhere, whole, .. }: Contents<'_>,
-        (view, guarded): (&View, &HashSet<FilePath>),
-        mut overtaking: Option<Preemption>,
-        meter: &Meter,
+        ledger: &Ledger,
+        cut: &Cut<'_>,
+        view: &View,
         outcome: &mut Outcome,
-    ) -> Result<bool> {
-        let mut guards = false;
+    ) -> Vec<Plan> {
+        let Cut { trees, stored_to, .. } = cut;
         let mut plans = Vec::with_capacity(trees.len());
-        for (volume, tree) in trees {
-            let (mut plan, spared) = planned(volume, tree, ledger.manifest(), &view.taken);
-            self.failures.leave(spared);
-            plan.copy_absent(tree, |path, node| {
-                elsewhere.iter().any(|there| there.entry(path, node).is_some())
-            });
+        // Where the user wants only some checkpoints outside, the program may have removed the
+        // newest of these long before the next: it stays until then.
+        let guarded = self.guarded(ledger, view);
+        for (volume, tree) in *trees {
+            let mut plan = plan(tree, ledger.manifest(), volume.prefix(), stored_to);
             if let Some(repair) = &view.repair {
                 plan.leave(&|path| repair.have(path));
                 outcome.failed.extend(being_repaired(repair, tree));
@@ -491,16 +470,12 @@ impl Drainer {
             plan.leave_out(&view.inputs);
             let held = plan.hold(&view.held, tree, view.is_of_all);
             plan.keep_until_replaced(tree);
-            // If a file of another kind takes the place of a checkpoint, the program has removed
-            // that checkpoint: it is not guarded.
             let displaced = plan.displaced(tree);
             let guarded = guarded.iter().filter(|path| !lies_in(path, &displaced)).cloned();
-            guards |= plan.guard(&guarded.collect());
-            let kept = held.iter().filter(|path| !view.incomplete.contains(*path));
-            outcome.kept_files += kept.count() as u64;
+            plan.guard(&guarded.collect());
+            outcome.kept_files += held.len() as u64;
             plan.copies.sort_by_key(|path| tree.get(path).map(|node| node.mtime_ns));
             view.sort(&mut plan.copies);
-            outcome.open.extend(plan.open.iter().cloned());
             outcome.failed.extend(plan.postponed.iter().map(waiting));
             plans.push(plan);
         }
@@ -517,49 +492,167 @@ impl Drainer {
         }
         let steps: HashSet<&FilePath> = plans.iter().flat_map(Plan::steps).collect();
         self.failures.retain(|path| steps.contains(path));
-        if plans.iter().any(|plan| !plan.is_empty()) {
-            // Copies that an earlier store left mostly turn out to be identical, so they do not
-            // count as changes.
-            let is_known =
-                |path: &&FilePath| !ledger.entry(path).is_some_and(|entry| entry.detached);
-            let copied = plans.iter().flat_map(|plan| &plan.copies).filter(is_known);
-            let changed = plans.iter().flat_map(Plan::changed).chain(copied).collect();
-            let _at_work = meter.at(&manifest_path(&ledger.manifest().job));
-            ledger.begin_changes(&changed)?;
-        }
-        let due = self.checkpoints()?.drainable();
-        let volumes: Vec<&Arc<Volume>> = trees.iter().map(|(volume, _)| *volume).collect();
-        let _held = whole.is_none().then(|| self.turns.hold(&volumes, &due, &mut plans));
-        let mut carry_out = |plans: &[Plan]| -> Result<()> {
-            for ((volume, tree), plan) in trees.iter().zip(plans) {
-                let failures = &mut self.failures;
-                let touched = BTreeSet::new();
-                let marks = &self.marks;
-                let (replaced, overtaking) = (Vec::new(), overtaking.as_mut());
-                let mut carrier = Carrier {
-                    ledger,
-                    failures,
-                    volume,
-                    tree,
-                    meter,
-                    marks,
-                    replaced,
-                    elsewhere,
-                    image: whole.map(|whole| (&whole.stored_to, whole.since)),
-                    touched,
-                    overtaking,
-                    names: OnceCell::new(),
-                };
-                carrier.carry_out(plan)?;
+        plans
+    }
+
+    /// Returns the files of checkpoints outside that stay although the program may have removed
+    /// them.
+    fn guarded(&self, ledger: &Ledger, view: &View) -> HashSet<FilePath> {
+        let is_kept = self.is_choosy() && !view.is_of_all;
+        ledger.manifest().newest_files(|_| is_kept)
+    }
+
+    /// Makes the copies, ends the hold on the cut, and turns the directory. Returns the files whose
+    /// copies may be unsteady. Errors: `Unsteady`, unless this is the last attempt.
+    fn copy_and_turn(
+        &mut self,
+        ledger: &mut Ledger,
+        cut: &Cut<'_>,
+        (volumes, plans): (&[Arc<Volume>], &[Plan]),
+        meter: &Meter,
+    ) -> Result<Vec<FilePath>> {
+        let stored_to = &*cut.stored_to;
+        self.shelf.forget(stored_to);
+        let mut copy = |are_first: bool| -> Result<()> {
+            for (((_, tree), plan), views) in cut.trees.iter().zip(plans).zip(cut.image.views()) {
+                let paths: Vec<FilePath> = plan
+                    .copies
+                    .iter()
+                    .filter(|path| stored_to.contains(*path) == are_first)
+                    .cloned()
+                    .collect();
+                let (failures, shelf, marks) = (&mut self.failures, &mut self.shelf, &self.marks);
+                let since = &self.unchanged;
+                let mut copier =
+                    Copier { ledger, failures, shelf, views, tree, meter, marks, since, stored_to };
+                copier.copy_all(&paths)?;
             }
             Ok(())
         };
-        if let Some(whole) = whole {
-            carry_out(&whole.take_first(&mut plans))?;
-            whole.first_are_copied()?;
+        copy(true)?;
+        let is_unsteady = !stored_to.is_empty() && !cut.image.is_steady();
+        if is_unsteady && !cut.is_last_attempt {
+            return Err(Error::Unsteady);
         }
-        carry_out(&plans)?;
-        Ok(guards)
+        copy(false)?;
+        let mut unsteady = BTreeSet::new();
+        if is_unsteady {
+            unsteady.extend(stored_to.iter().cloned());
+        }
+        if !cut.image.is_steady() {
+            let later = cut.image.stored_to(cut.trees)?;
+            unsteady.extend(later.difference(stored_to).cloned());
+        }
+        if !unsteady.is_empty() && !cut.is_last_attempt {
+            return Err(Error::Unsteady);
+        }
+        cut.image.check()?;
+        let steps = self.steps(ledger, cut, plans);
+        for ((_, tree), plan) in cut.trees.iter().zip(plans) {
+            plan.forget.iter().for_each(|path| drop(ledger.take(path)));
+            for path in &plan.attach {
+                if let Some(node) = tree.get(path) {
+                    ledger.attach(path, node);
+                }
+            }
+            for path in &plan.damaged {
+                ledger.update(path, |entry| entry.damaged = true);
+            }
+        }
+        self.turn(ledger, cut, (volumes, &steps), meter)?;
+        for path in &unsteady {
+            ledger.update(path, |entry| entry.torn = true);
+        }
+        Ok(unsteady.into_iter().collect())
+    }
+
+    /// Returns the steps of the turn.
+    fn steps(&self, ledger: &Ledger, cut: &Cut<'_>, plans: &[Plan]) -> Vec<Step> {
+        let inode_of = |path: &FilePath| Some(ledger.find_ours(path).ok()??.1.inode);
+        let may_try = |path: &FilePath| self.failures.may_try(path);
+        let has_all = |tree: &Tree, plan: &Plan| {
+            let made = |path: &FilePath| tree.get(path).and_then(|it| self.shelf.made(path, it));
+            plan.postponed.is_empty() && plan.copies.iter().all(|path| made(path).is_some())
+        };
+        let is_whole = self.failed(ledger).is_empty()
+            && cut.trees.iter().zip(plans).all(|((_, tree), plan)| has_all(tree, plan));
+        let mut steps = Vec::new();
+        for ((_, tree), plan) in cut.trees.iter().zip(plans) {
+            let (manifest, shelf) = (ledger.manifest(), &self.shelf);
+            let (inode_of, may_try) = (&inode_of, &may_try);
+            let material = Material { plan, tree, manifest, shelf, inode_of, may_try, is_whole };
+            steps.extend(material.sequence());
+        }
+        for step in &mut steps {
+            if let Step::Place { path, fate, .. } = step
+                && *fate == Fate::Spare
+                && !self.placed.contains_key(path)
+            {
+                *fate = Fate::Gone;
+            }
+        }
+        steps
+    }
+
+    fn turn(
+        &mut self,
+        ledger: &mut Ledger,
+        cut: &Cut<'_>,
+        (volumes, steps): (&[Arc<Volume>], &[Step]),
+        meter: &Meter,
+    ) -> Result<()> {
+        let node = |path: &FilePath| {
+            let mut found = cut.trees.iter().zip(volumes);
+            found.find_map(|((_, tree), volume)| Some((tree.get(path)?, volume)))
+        };
+        let mut spares = Vec::new();
+        for step in steps {
+            if let Step::Place { path, fate: Fate::Spare, .. } = step
+                && let Some(pass) = self.placed.get(path).copied()
+                && let Some((entry, found)) = ledger.find_ours(path)?
+            {
+                let spare = Spare { file: entry.inode, inode: found.inode, pass };
+                spares.push((path.clone(), spare));
+            }
+        }
+        let extended = |path: &FilePath| node(path).map(|(node, _)| &node.extended);
+        let failures = &mut self.failures;
+        #[cfg(test)]
+        let mut lives_for = self.dies_after.map_or(usize::MAX, |count| count);
+        ledger.turn(steps, &extended, &mut |path, result| {
+            let _at_work = meter.at(path);
+            #[cfg(test)]
+            {
+                lives_for = lives_for.checked_sub(1).ok_or(Error::Stopped)?;
+            }
+            failures.settle(path, result).map(drop)
+        })?;
+        for (path, spare) in spares {
+            self.shelf.note_spare(path, spare);
+        }
+        for step in steps {
+            let Step::Place { path, entry, .. } = step else { continue };
+            let Some((node, volume)) = node(path) else { continue };
+            if !ledger.entry(path).is_some_and(|entry| is_copy_of(entry, node)) {
+                continue;
+            }
+            if node.open && node.bytes >= SPARE_BYTES_MIN {
+                self.placed.insert(path.clone(), cut.number);
+            } else {
+                self.placed.remove(path);
+                // Only the flag that `ls` shows can be lost here; the manifest is authoritative.
+                let inode = InodeId(entry.inode);
+                let _ = volume.fs().mark_drained(inode, entry.version, now());
+            }
+        }
+        self.shelf.clear();
+        let is_open = |path: &FilePath, spare: &Spare| {
+            node(path).is_some_and(|(node, _)| node.open && node.inode == spare.file)
+        };
+        for path in self.shelf.take_spares(is_open) {
+            ledger.destination().drop_spare(&path)?;
+        }
+        Ok(())
     }
 
     /// Seals files whose blocks their writers left open, so that damage is detected from then on. A
@@ -610,7 +703,7 @@ impl Drainer {
         meter: &Meter,
     ) -> Result<()> {
         let _at_work = meter.at(&manifest_path(&self.job.job));
-        self.open(volumes)?;
+        self.open_for(volumes)?;
         match &mut self.ledger {
             Some(ledger) => ledger.distrust(paths),
             None => Ok(()),
@@ -618,16 +711,41 @@ impl Drainer {
     }
 
     /// Opens the persist directory if no pass has opened it yet.
-    fn open(&mut self, volumes: &[Arc<Volume>]) -> Result<()> {
-        if let (None, Some(persist)) = (&self.ledger, &self.job.persist) {
-            self.ledger = Some(open_ledger(persist, &self.job, &read(volumes)?, &self.marks)?);
+    fn open(&mut self, persist: &Path, trees: &[(&Arc<Volume>, Tree)]) -> Result<()> {
+        if self.ledger.is_none() {
+            (self.shelf, self.placed) = Default::default();
+            let ledger = Ledger::open(persist, &self.job)?;
+            let find = |path: &FilePath| trees.iter().find_map(|(_, tree)| tree.get(path));
+            ledger.destination().sweep(&self.marks.retain(find))?;
+            self.ledger = Some(ledger);
         }
         Ok(())
     }
+
+    /// Opens the persist directory for work on single files.
+    fn open_for(&mut self, volumes: &[Arc<Volume>]) -> Result<()> {
+        match self.job.persist.clone() {
+            Some(persist) if self.ledger.is_none() => self.open(&persist, &read(volumes)?),
+            _ => Ok(()),
+        }
+    }
 }
 
-/// Reads the trees of all namespaces, name by name. The result is no snapshot: a file may appear
-/// open that was closed before another one that appears closed.
+/// Says how much room the next cut lacks if the file system is full.
+fn without_room(error: Error, persist: &Path, meter: &Meter) -> Error {
+    let Progress { bytes_total, bytes_done, .. } = meter.progress();
+    let free_bytes = free_bytes(persist).unwrap_or(0);
+    match bytes_total.saturating_sub(bytes_done).saturating_sub(free_bytes) {
+        // A quota is exceeded, or space was freed meanwhile.
+        0 => error,
+        missing_bytes if error.is_about_room() => {
+            Error::NoRoom { place: persist.to_path_buf(), missing_bytes }
+        }
+        _ => error,
+    }
+}
+
+/// Reads the trees of all namespaces, name by name. The result is no cut.
 fn read(volumes: &[Arc<Volume>]) -> Result<Vec<(&Arc<Volume>, Tree)>> {
     volumes.iter().map(|volume| Ok((volume, volume.tree()?))).collect()
 }
@@ -639,61 +757,14 @@ fn groves<'a>(trees: &'a [(&Arc<Volume>, Tree)]) -> Vec<NamespaceTree<'a>> {
 /// Returns the outcome of a pass without a persist directory.
 fn undrained(trees: &[(&Arc<Volume>, Tree)], view: View, failed: Vec<Failed>) -> Outcome {
     let mut outcome = Outcome { unfinished: view.unfinished, failed, ..Outcome::default() };
-    for (_, tree) in trees {
-        let open = tree.iter().filter(|(_, node)| node.open);
-        outcome.open.extend(open.map(|(path, _)| path.clone()));
-        outcome.unclean.extend(unclean(tree).filter(|path| !view.unwanted.contains(path)));
+    for (path, node) in trees.iter().flat_map(|(_, tree)| tree) {
+        if node.open {
+            outcome.open.push(path.clone());
+        } else if node.unclean && !view.unwanted.contains(path) {
+            outcome.unclean.push(path.clone());
+        }
     }
     outcome
-}
-
-fn open_ledger(
-    persist: &Path,
-    job: &Job,
-    trees: &[(&Arc<Volume>, Tree)],
-    marks: &Marks,
-) -> Result<Ledger> {
-    let ledger = Ledger::open(persist, job)?;
-    let find = |path: &FilePath| trees.iter().find_map(|(_, tree)| tree.get(path));
-    let kept = marks.retain(ledger.destination(), find);
-    // An agent that died may have left temporary files in any of these directories: those of the
-    // store, and those that only the manifest knows. A directory of the latter kind can be removed
-    // once it is empty.
-    let stored = trees.iter().flat_map(|(_, tree)| tree).map(|(path, node)| (path, node.kind));
-    let known = ledger.manifest().files.iter().map(|(path, entry)| (path, entry.kind));
-    let all = stored.chain(known).filter(|(_, kind)| *kind == Kind::Directory);
-    let mut directories: BTreeSet<&FilePath> = all.map(|(path, _)| path).collect();
-    let root = FilePath::root();
-    directories.insert(&root);
-    for directory in directories {
-        ledger.destination().sweep(directory, &kept)?;
-    }
-    Ok(ledger)
-}
-
-/// Plans what `tree` needs; unclean files in `taken` are copied. Also returns the number of copies
-/// that are left alone: their files were renamed while the tree was read, so the tree shows them
-/// under no name.
-fn planned(
-    volume: &Volume,
-    tree: &Tree,
-    manifest: &Manifest,
-    taken: &HashSet<FilePath>,
-) -> (Plan, u64) {
-    let mut plan = plan(tree, manifest, volume.prefix(), &|path| taken.contains(path));
-    let seen: HashSet<u32> = tree.values().map(|node| node.inode).collect();
-    let has_name = |entry: &Entry| match volume.fs().attributes(InodeId(entry.inode)) {
-        Ok(found) => found.links > 0 && found.version == entry.version,
-        Err(error) => error != cairn_core::Error::NotFound,
-    };
-    let is_renamed = |path: &&FilePath| {
-        let entry = manifest.files.get(path).filter(|entry| entry.kind == Kind::File);
-        entry
-            .is_some_and(|entry| !entry.detached && !seen.contains(&entry.inode) && has_name(entry))
-    };
-    let renamed: HashSet<FilePath> = plan.steps().filter(is_renamed).cloned().collect();
-    plan.spare(&renamed);
-    (plan, renamed.len() as u64)
 }
 
 /// Returns the failure of a file that waits for the data of absent files.
@@ -710,28 +781,6 @@ fn being_repaired(repair: &Places, tree: &Tree) -> impl Iterator<Item = Failed> 
         let reason = sets::Reason::Repair.to_string();
         Failed { path: path.clone(), reason, quarantined: false }
     })
-}
-
-/// Returns two lists of unclean files: those that `manifest` has in their present version, and the
-/// others.
-fn unclean_files(
-    trees: &[(&Arc<Volume>, Tree)],
-    manifest: &Manifest,
-) -> (Vec<FilePath>, Vec<FilePath>) {
-    let has = |path: &FilePath| {
-        let node = trees.iter().find_map(|(_, tree)| tree.get(path));
-        let entry = manifest.files.get(path);
-        node.zip(entry).is_some_and(|(node, entry)| {
-            let is_same = (entry.inode, entry.version) == (node.inode, node.version);
-            is_same && entry.state == State::Drained && !entry.detached
-        })
-    };
-    let unclean = trees.iter().flat_map(|(_, tree)| unclean(tree));
-    unclean.partition(has)
-}
-
-fn unclean(tree: &Tree) -> impl Iterator<Item = FilePath> {
-    tree.iter().filter(|(_, node)| node.unclean && !node.open).map(|(path, _)| path.clone())
 }
 
 /// Counts the files of `trees` that the persist directory has. Copies of older versions do not

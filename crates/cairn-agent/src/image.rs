@@ -1,75 +1,136 @@
 //! Image of a store: all its namespaces as they were at one moment, held while they are copied.
 //!
-//! Must stay true: a copy of an image that was lost meanwhile, because a program needed its space,
-//! does not count as an image. The process that takes an image ends it. An image that a dead agent
-//! left is ended by the next agent. Files that programs may store to through mappings are copied
-//! with their bytes at the moment of the copy; `drain/whole.rs` ensures that the difference is
-//! unobservable, or reports it. Does not decide when an image is taken, nor where it goes.
+//! Must stay true: what was read of an image that was lost meanwhile, because a program needed its
+//! space, does not count. The process that takes an image ends it. An image that a dead agent left
+//! is ended by the next agent. Files that programs may store to through mappings are copied with
+//! their bytes at the moment of the copy; `drain.rs` ensures that the difference is unobservable,
+//! or reports it. Does not decide when an image is taken, nor where it goes.
 
-pub(crate) mod schedule;
 use cairn_core::{Barriers, ImageState, InodeId};
 use cairn_device::Store;
-use cairn_device::store::free_bytes;
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::persist::image_place::places;
-
 use crate::model::error::{Error, Result};
-use crate::model::job::Job;
 use crate::model::log;
 use crate::model::path::FilePath;
-use crate::persist::ownership;
 use crate::store::node::{Kind, Tree};
 use crate::store::volume::Volume;
 
 /// Time limit for writes that were in flight at the cut.
 const SETTLE_PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(1);
+/// Number of threads that read an image: enough to overlap the fsync of one file with the copy of
+/// another.
+const READERS: usize = 2;
 /// Number of attempts to end an image. Each attempt waits for the lock as long as this process may.
 const END_ATTEMPTS: u32 = 12;
-
-/// Removes the images of a job whose files are all in their own places. Files in them that somebody
-/// changed stay. A failure is only logged: nobody needs the images any more, and the job is sound.
-pub fn discard(persist: &Path, job: &Job) {
-    places(persist, &job.job)
-        .iter()
-        .filter(|place| place.exists())
-        .for_each(|place| drop_one(place, job));
-}
-
-fn drop_one(place: &Path, job: &Job) {
-    if let Err(error) = ownership::remove(place, job) {
-        log::say(log::Level::Warn, format_args!("cannot remove an image: {error}"));
-    }
-}
-
-/// Handles an `error` of copying an image to `place` when `left_bytes` were still to be copied. If
-/// the file system there is full, removes the incomplete image, because files to be drained need
-/// the space, and returns an error with the number of bytes missing.
-pub(crate) fn give_up(error: Error, place: &Path, job: &Job, left_bytes: u64) -> Error {
-    if !error.is_about_room() {
-        return error;
-    }
-    let free_bytes = free_bytes(place).unwrap_or(0);
-    drop_one(place, job);
-    let missing_bytes = left_bytes.saturating_sub(free_bytes);
-    match missing_bytes {
-        // A quota is exceeded, or space was freed meanwhile.
-        0 => error,
-        missing_bytes => Error::NoRoom { place: place.to_path_buf(), missing_bytes },
-    }
-}
 
 /// An image that is held until this value is dropped.
 pub struct Image {
     live: Vec<Arc<Volume>>,
-    views: Vec<Arc<Volume>>,
+    /// Views of each namespace, one for each thread that reads.
+    views: Vec<Vec<Arc<Volume>>>,
     /// Barrier count of each namespace before the cut.
     barriers: Vec<Barriers>,
+}
+
+/// All namespaces of a store as they were at one moment: an image or, where none can be taken, the
+/// namespaces themselves, as long as nothing changes.
+pub enum Moment {
+    /// They are held.
+    Held(Image),
+    /// They do not change for the time being.
+    Quiet {
+        /// The namespaces.
+        volumes: Vec<Vec<Arc<Volume>>>,
+        /// Their files.
+        trees: Vec<Tree>,
+        /// See [`Image`].
+        barriers: Vec<Barriers>,
+    },
+}
+
+impl Moment {
+    /// Takes a moment of the store in `directory`. Errors: a namespace cannot be read; a write in
+    /// flight does not end in time.
+    pub fn take(directory: &Path, volumes: &[Arc<Volume>]) -> Result<Moment> {
+        match Image::take(directory, volumes) {
+            // There is no memory, or a device is gone, or a writer does not get on.
+            Err(error) if !error.repeats_pass() => Moment::quiet(volumes),
+            taken => taken.map(Moment::Held),
+        }
+    }
+
+    /// Returns a moment that lasts as long as nothing changes.
+    pub fn quiet(volumes: &[Arc<Volume>]) -> Result<Moment> {
+        let barriers = counted(volumes);
+        let trees = volumes.iter().map(|volume| volume.tree()).collect::<Result<_>>()?;
+        let volumes = volumes.iter().map(|volume| vec![Arc::clone(volume)]).collect();
+        Ok(Moment::Quiet { volumes, trees, barriers })
+    }
+
+    /// Returns read-only views of each namespace, one for each thread that reads.
+    pub fn views(&self) -> &[Vec<Arc<Volume>>] {
+        match self {
+            Moment::Held(image) => &image.views,
+            Moment::Quiet { volumes, .. } => volumes,
+        }
+    }
+
+    /// Returns the image's number in each namespace; none if there is no image. Errors: it is not
+    /// held any more.
+    pub fn numbers(&self) -> Result<Vec<u64>> {
+        match self {
+            Moment::Held(image) => image.numbers(),
+            Moment::Quiet { .. } => Ok(Vec::new()),
+        }
+    }
+
+    /// Returns the files in `trees` whose bytes may differ from those at the moment, because
+    /// programs have them mapped. Errors: the image is not held any more.
+    pub fn stored_to(&self, trees: &[(&Arc<Volume>, Tree)]) -> Result<HashSet<FilePath>> {
+        match self {
+            Moment::Held(image) => image.stored_to(trees),
+            Moment::Quiet { .. } => {
+                let open = trees.iter().flat_map(|(_, tree)| tree).filter(|(_, node)| node.open);
+                Ok(open.map(|(path, _)| path.clone()).collect())
+            }
+        }
+    }
+
+    /// Whether no event that orders stores to mapped files has happened since. If so, the copies of
+    /// these files made until this call are no newer than anything else.
+    pub fn is_steady(&self) -> bool {
+        match self {
+            Moment::Held(image) => counted(&image.live) == image.barriers,
+            Moment::Quiet { volumes, barriers, .. } => {
+                let now = volumes.iter().flatten().map(|volume| volume.fs().barriers());
+                now.eq(barriers.iter().copied())
+            }
+        }
+    }
+
+    /// Checks that the moment lasts. Errors: it does not, so data read from it are useless.
+    pub fn check(&self) -> Result<()> {
+        match self {
+            Moment::Held(image) => {
+                let mut views = image.views.iter().flatten();
+                views.try_for_each(|view| view.fs().require_image().map_err(failed(view)))
+            }
+            Moment::Quiet { volumes, trees, .. } => {
+                for (volume, tree) in volumes.iter().flatten().zip(trees) {
+                    if volume.tree()? != *tree {
+                        return Err(failed(volume)(cairn_core::Error::ImageLost));
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
 }
 
 impl Image {
@@ -82,7 +143,8 @@ impl Image {
         let mut image = Image { live: volumes.to_vec(), views: Vec::new(), barriers };
         Volume::begin_images(volumes)?;
         for volume in volumes {
-            image.views.push(Arc::new(Volume::open_image(&store, volume)?));
+            let view = |_| Ok(Arc::new(Volume::open_image(&store, volume)?));
+            image.views.push((0..READERS).map(view).collect::<Result<_>>()?);
         }
         let begun = Instant::now();
         while !image.is_settled()? {
@@ -114,14 +176,7 @@ impl Image {
         Ok(true)
     }
 
-    /// Returns read-only views of the namespaces at the cut.
-    pub fn volumes(&self) -> &[Arc<Volume>] {
-        &self.views
-    }
-
-    /// Returns the image's number in each namespace. Errors: `ImageLost` if it is not held any
-    /// more.
-    pub fn numbers(&self) -> Result<Vec<u64>> {
+    fn numbers(&self) -> Result<Vec<u64>> {
         let number = |volume: &Arc<Volume>| match volume.fs().image() {
             ImageState::Held(number) => Ok(number),
             _ => Err(failed(volume)(cairn_core::Error::ImageLost)),
@@ -129,9 +184,7 @@ impl Image {
         self.live.iter().map(number).collect()
     }
 
-    /// Returns the files in `trees` whose bytes the image may not have kept, because programs have
-    /// them mapped. Errors: the image is not held any more.
-    pub fn stored_to(&self, trees: &[(&Arc<Volume>, Tree)]) -> Result<HashSet<FilePath>> {
+    fn stored_to(&self, trees: &[(&Arc<Volume>, Tree)]) -> Result<HashSet<FilePath>> {
         let mut stored_to = HashSet::new();
         for (live, (_, tree)) in self.live.iter().zip(trees) {
             for (path, node) in tree.iter().filter(|(_, node)| node.kind == Kind::File) {
@@ -141,17 +194,6 @@ impl Image {
             }
         }
         Ok(stored_to)
-    }
-
-    /// Whether no event that orders stores to mapped files has happened since the cut. If so, the
-    /// copies of these files made until this call are no newer than anything outside the image.
-    pub fn is_steady(&self) -> bool {
-        counted(&self.live) == self.barriers
-    }
-
-    /// Checks that the image is still held. Errors: it is not, so data read from it are useless.
-    pub fn check(&self) -> Result<()> {
-        self.views.iter().try_for_each(|view| view.fs().require_image().map_err(failed(view)))
     }
 }
 

@@ -3,7 +3,6 @@
 pub(crate) mod comparison;
 pub mod destination;
 pub mod displaced;
-pub mod image_place;
 pub(crate) mod journal;
 pub mod ledger;
 pub mod manifest;
@@ -11,3 +10,4 @@ pub mod marks;
 pub mod outside;
 pub mod ownership;
 pub mod slots;
+pub(crate) mod steps;

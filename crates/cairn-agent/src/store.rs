@@ -2,7 +2,6 @@
 
 pub mod extended;
 pub(crate) mod headroom;
-pub(crate) mod hold;
 pub mod inputs;
 pub mod liveness;
 pub mod memory;

@@ -1,9 +1,7 @@
-//! `cairn drain`: drains every closed file to the persist directory, and archives complete
+//! `cairn drain`: makes the persist directory show the store as it is now, and archives complete
 //! checkpoints, immediately.
 //!
-//! Must stay true: after a failed or killed run, the user can get everything. Sound files go to
-//! their places. If anything else is left, the whole store is copied to a directory of its own, or,
-//! with `--as-is`, the files go to their places as they are.
+//! Must stay true: everything goes out, in whatever state it is, as a disk would have it.
 
 pub(crate) mod checkpoints;
 pub(crate) mod drain_state;
@@ -14,12 +12,12 @@ pub(crate) mod pace;
 use cairn_agent::agent::client::Client;
 use cairn_agent::model::archive::ArchiveStatus;
 use cairn_agent::model::directory_id::DirectoryId;
-use cairn_agent::model::drain_task::{Delivery, DrainTask, Wanted};
-use cairn_agent::model::job::{Job, RUN_LOCK, left_name};
+use cairn_agent::model::drain_task::{DrainTask, Wanted};
+use cairn_agent::model::job::{Job, RUN_LOCK};
 use cairn_agent::model::lock;
 use cairn_agent::model::path::FilePath;
 use cairn_agent::model::protocol::{Outcome, Unfinished};
-use cairn_agent::persist::manifest::manifest_name;
+use cairn_agent::persist::manifest::{manifest_name, whole_name};
 use cairn_agent::persist::ownership;
 use cairn_agent::store::inputs::Inputs;
 use cairn_agent::store::node::Kind;
@@ -29,16 +27,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::Context;
-use crate::create::claim::{Claim, claim_existing};
+use crate::create::claim::claim_existing;
 use crate::create::request::checked_persist;
-use crate::error::{Error, PersistError, Result, SettingError, StoreError};
+use crate::error::{Error, PersistError, Result, SettingError};
 use crate::output::progress::Progress;
 use crate::output::size::human;
 use crate::output::waiting::SAID_AFTER;
-use crate::output::{self, count, quoted};
+use crate::output::{self, count};
 use crate::settings::archive::{self, archive_with};
+use crate::store::OpenStore;
 use crate::store::job_name::JobName;
-use crate::store::{OpenStore, Roots};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,19 +45,15 @@ Examples:
   cairn drain melt --persist /scratch/out
       if the job was started without --persist, or to use another directory
   cairn drain melt --verify            also read back and compare copies made earlier
-  cairn drain melt --image             copy all files as they are at one moment, even open ones,
-                                       while the job continues
-  cairn drain melt --as-is             after a kill: drain every file to its place, even if it was
-                                       open or belongs to an unfinished checkpoint
 
-While a job runs, closed files are drained, except those of unfinished checkpoints. If the last run
-of the job failed or was killed and left other files, the whole store is copied to cairn-left.JOB
-in the persist directory, under the names that files have in the store. Files that were open are
-listed. With --as-is, all files go to their places instead. If the job has an archive, complete
-checkpoints are also archived.
+The persist directory always shows the store as it was at one moment; while a job runs, that moment
+moves on by itself. This command makes it the present, with all files as they are, open ones and
+those of killed programs included; these are listed. Where a whole version of such a file was
+outside before, it stays in cairn-whole.JOB until there is a newer one. If the job has an archive,
+complete checkpoints are also archived.
 
-Exit codes: 0 every file is verified in the persist directory; 75 something is left (the message
-says why); 2 refused.";
+Exit codes: 0 every file is verified in the persist directory, as it was at that moment; 75
+something is left (the message says why); 2 refused.";
 
 /// Drain the files of a store to its persist directory, and archive its complete checkpoints.
 #[derive(Args, Debug)]
@@ -78,19 +72,10 @@ pub struct Arguments {
     /// damaged copy is made again. Takes as long as reading all copies
     #[arg(long)]
     verify: bool,
-    /// Copy an image of the whole store, as it is at one moment, open files included, to
-    /// cairn-image.JOB.0 or .1 in the persist directory while the job continues. The last image
-    /// stays until the new one is complete
-    #[arg(long, conflicts_with = "as_is")]
-    image: bool,
     /// Lift the limits of the drain (--drain-rate, --drain-share, slots) for as long as its agent
     /// lives
     #[arg(long)]
     now: bool,
-    /// For a job without a run: drain every file to its place as it is, even if it was open when
-    /// its writer died
-    #[arg(long)]
-    as_is: bool,
 }
 
 /// Result of the command.
@@ -98,9 +83,6 @@ pub struct Arguments {
 struct Report<'a> {
     #[serde(flatten)]
     drain: &'a DrainReport,
-    /// Directory that the whole store was copied to.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    left: Option<&'a PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     archive: &'a Option<ArchiveStatus>,
 }
@@ -173,46 +155,22 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
         return Err(Error::Persist(PersistError::NoPersist { job: store.job.job }));
     }
     persist.as_deref().map(checked_persist).transpose()?;
-    if arguments.image {
-        return image(context, &store);
-    }
-    let delivery = if arguments.as_is { Delivery::AsIs } else { Delivery::Sound };
-    let told = DrainTask {
-        wanted: Wanted::All,
-        verify: arguments.verify,
-        delivery,
-        ..DrainTask::default()
-    };
+    let told = DrainTask { wanted: Wanted::All, verify: arguments.verify, ..DrainTask::default() };
     if arguments.now {
         store.agent()?.hurry()?;
     }
-    let mut claim = None;
-    if arguments.as_is {
-        // No program may write while its files count as final.
-        claim = Some(claim_at_rest(OpenStore::open(store.directory())?)?);
-    }
     let drain =
         drain_with(&store, None, Duration::ZERO, told, context.json).map_err(not_drained)?;
-    // A checkpoint that nobody completes does not matter if its files are drained.
-    let is_outside = drain.outcome.unfinished.iter().all(|one| one.is_outside);
-    let is_whole = drain.outcome.complete && drain.outcome.unclean.is_empty() && is_outside;
+    let is_drained = persist.is_none() || drain.outcome.complete;
     let is_at_rest = drain.outcome.open.is_empty() && !lock::has_run(store.directory(), RUN_LOCK)?;
-    let failed = &drain.outcome.failed;
-    let mut aside = None;
-    let leaves = !drain.outcome.unclean.is_empty() || !is_outside;
-    if persist.is_some() && leaves && !arguments.as_is && is_at_rest {
-        claim = Some(claim_at_rest(OpenStore::open(store.directory())?)?);
-        aside = leave(&store, context.json).map_err(not_drained)?;
+    if persist.is_some() && is_drained && is_at_rest {
+        // What the failed run left is outside: the user has what there is to have.
+        claim_existing(OpenStore::open(store.directory())?)?.note_end()?;
     }
-    let is_drained = persist.is_none() || is_whole || aside.is_some() && failed.is_empty();
-    if let Some(claim) = claim.as_mut().filter(|_| is_drained) {
-        claim.note_end()?;
-    }
-    drop(claim);
     let archive = archive_with(&store, context.json)?;
     let is_archived = archive.as_ref().is_none_or(ArchiveStatus::is_complete);
     if context.json {
-        output::json(&Report { drain: &drain, left: aside.as_ref(), archive: &archive })?;
+        output::json(&Report { drain: &drain, archive: &archive })?;
     } else {
         if let Some(directory) = &persist {
             let files = count(drain.outcome.drained_files, "file");
@@ -220,26 +178,10 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
             let (directory, manifest) = (directory.display(), manifest_name(&drain.job));
             output::line(&format!("{files}, {bytes}, in {directory}, verified ({manifest})"));
             let outcome = &drain.outcome;
-            unclean(outcome)
-                .iter()
-                .chain(&as_they_are(outcome))
-                .for_each(|line| output::line(line));
-            for unfinished in &outcome.unfinished {
-                output::line(&match aside {
-                    Some(_) => {
-                        format!("checkpoint {}: {}", unfinished.verdict(), unfinished.told())
-                    }
-                    None => not_complete(&context.roots, &drain.job, unfinished),
-                });
-            }
-            if let Some(left) = &aside {
-                let (left, files) = (left.display(), count(drain.files, "file"));
-                output::line(&format!(
-                    "all of the store as the last run left it, {files}, in {left}, verified; to have it in place: cairn {}drain {} --as-is",
-                    context.roots.option(),
-                    drain.job
-                ));
-            }
+            as_they_are(outcome).iter().for_each(|line| output::line(line));
+            last_whole(&drain).iter().for_each(|line| output::line(line));
+            open(outcome).iter().for_each(|line| output::line(line));
+            outcome.unfinished.iter().for_each(|one| output::line(&not_complete(one)));
         }
         archive.iter().flat_map(archive::lines).for_each(|line| output::line(&line));
     }
@@ -255,99 +197,49 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
     }
 }
 
-/// Returns a message about unclean files that were drained to their places; None if there are none.
+/// Returns a message about files that were drained as killed programs left them; None if there are
+/// none.
 pub fn as_they_are(outcome: &Outcome) -> Option<String> {
-    let first = outcome.as_they_are.first()?;
-    let files = count(outcome.as_they_are.len() as u64, "file");
-    let more = if outcome.as_they_are.len() > 1 { ", ..." } else { "" };
+    let first = outcome.unclean.first()?;
+    let files = count(outcome.unclean.len() as u64, "file");
+    let (they, more) =
+        if outcome.unclean.len() > 1 { ("they are", ", ...") } else { ("it is", "") };
     Some(format!(
-        "{files} drained as they are, although the writer died or a write failed: {first}{more}"
+        "{files} drained as {they}, although the writer died or a write failed: {first}{more}"
     ))
 }
 
-/// Returns a message about an image with [`Outcome::unsteady`] files; None if there are none.
+/// Returns a message about last whole versions that are kept outside; None if there are none.
+pub fn last_whole(report: &DrainReport) -> Option<String> {
+    let (first, persist) = (report.outcome.whole.first()?, report.persist.as_ref()?);
+    let files = count(report.outcome.whole.len() as u64, "file");
+    let place = persist.join(whole_name(&report.job));
+    let more = if report.outcome.whole.len() > 1 { ", ..." } else { "" };
+    Some(format!("the last whole version of {files} is in {}: {first}{more}", place.display()))
+}
+
+/// Returns a message about files that were open when they were drained; None if there are none.
+fn open(outcome: &Outcome) -> Option<String> {
+    let first = outcome.open.first()?;
+    let files = count(outcome.open.len() as u64, "file");
+    let (they, more) = if outcome.open.len() > 1 { ("they were", ", ...") } else { ("it was", "") };
+    Some(format!("{files} open for writing, drained as {they} at that moment: {first}{more}"))
+}
+
+/// Returns a message about [`Outcome::unsteady`] files; None if there are none.
 pub fn unsteady(paths: &[FilePath]) -> Option<String> {
     let first = paths.first()?;
     let files = count(paths.len() as u64, "file");
     let more = if paths.len() > 1 { ", ..." } else { "" };
     Some(format!(
-        "{files} mapped, not stable: programs changed them during the copy, so they may be newer than the image: {first}{more}"
+        "{files} mapped, not stable: programs changed them during the copy, so they may be newer than the rest: {first}{more}"
     ))
 }
 
-/// Makes an image of the store.
-fn image(context: &Context, store: &OpenStore) -> Result<()> {
-    let persist = store.job.persist.as_ref();
-    let persist = persist
-        .ok_or_else(|| Error::Persist(PersistError::NoPersist { job: store.job.job.clone() }))?;
-    let told = DrainTask { delivery: Delivery::Image, ..DrainTask::default() };
-    let drain = drain_with(store, None, Duration::ZERO, told, context.json).map_err(no_image)?;
-    let newest = cairn_agent::persist::image_place::newest(persist, &drain.job);
-    let outcome = &drain.outcome;
-    // An image that lacks a file is not kept; the newest one is older.
-    let directory = newest.map(|(place, _)| place).filter(|_| outcome.complete);
-    if context.json {
-        output::json(&Report { drain: &drain, left: directory.as_ref(), archive: &None })?;
-    } else if let Some(directory) = &directory {
-        let (files, bytes) = (count(outcome.drained_files, "file"), human(outcome.drained_bytes));
-        output::line(&format!("image of {files}, {bytes}, in {}, verified", directory.display()));
-        as_they_are(outcome).iter().for_each(|line| output::line(line));
-    } else {
-        output::line("no image was made, because the data of a file are missing");
-    }
-    match outcome.complete && outcome.unclean.is_empty() && outcome.unsteady.is_empty() {
-        true => Ok(()),
-        false => Err(Error::Persist(PersistError::NotDrained { summary: left(outcome) })),
-    }
-}
-
-/// Takes exclusive use of the store, so that no run changes it. Errors: a run holds it.
-fn claim_at_rest(store: OpenStore) -> Result<Claim> {
-    match lock::has_run(store.directory(), RUN_LOCK)? {
-        true => Err(Error::Store(StoreError::Running { job: store.job.job })),
-        false => claim_existing(store),
-    }
-}
-
-/// Copies the whole store to a directory of its own. Returns the directory; None if something could
-/// not be copied.
-fn leave(store: &OpenStore, quiet: bool) -> Result<Option<PathBuf>> {
-    let told = DrainTask { delivery: Delivery::Left, ..DrainTask::default() };
-    let outcome = drain_with(store, None, Duration::ZERO, told, quiet)?.outcome;
-    let is_whole = outcome.complete && outcome.unclean.is_empty();
-    let directory =
-        store.job.persist.as_ref().map(|persist| persist.join(left_name(&store.job.job)));
-    Ok(directory.filter(|_| is_whole))
-}
-
-/// Returns a message about unclean files that are only in the store; None if there are none.
-pub fn unclean(outcome: &Outcome) -> Option<String> {
-    let first = outcome.unclean.first()?;
-    let files = count(outcome.unclean.len() as u64, "file");
-    let more = if outcome.unclean.len() > 1 { ", ..." } else { "" };
-    Some(format!(
-        "{files} not in place, because the writer died, a write failed, or a part is lost: {first}{more}"
-    ))
-}
-
-/// Returns a message about an incomplete checkpoint, with the command that copies it out of the
-/// store of `job`.
-pub fn not_complete(roots: &Roots, job: &str, unfinished: &Unfinished) -> String {
+/// Returns a message about a checkpoint that is not known to be whole.
+pub fn not_complete(unfinished: &Unfinished) -> String {
     let (files, verdict) = (count(unfinished.files, "file"), unfinished.verdict());
-    if unfinished.is_outside {
-        return format!(
-            "checkpoint {verdict}, {files}, drained as they are: {}",
-            unfinished.told()
-        );
-    }
-    let option = roots.option();
-    let source = quoted(&format!("{job}:/{}", unfinished.place));
-    // The whole store must not be mixed with other files, so it gets a directory of its own.
-    let target = if unfinished.place.is_root() { job } else { "." };
-    format!(
-        "checkpoint {verdict}, {files} only in the store: {}; copy it out with: cairn {option}cp --recursive {source} {target}",
-        unfinished.told()
-    )
+    format!("checkpoint {verdict}, {files}, as they are: {}", unfinished.told())
 }
 
 /// Lets the agent of `store` drain. Shows progress unless `quiet`.
@@ -396,11 +288,6 @@ fn not_drained(error: Error) -> Error {
     given_up("the drain is not complete", advice)(error)
 }
 
-/// Does the same for an image, which is separate from drained files.
-fn no_image(error: Error) -> Error {
-    given_up("there is no new image", "fix that and repeat the command")(error)
-}
-
 fn given_up(what: &str, advice: &str) -> impl FnOnce(Error) -> Error {
     move |error| match error {
         Error::Agent(cairn_agent::Error::AgentRefused { reason }) => {
@@ -414,11 +301,7 @@ fn given_up(what: &str, advice: &str) -> impl FnOnce(Error) -> Error {
 
 /// Returns in one line what was not drained.
 pub fn left(outcome: &Outcome) -> String {
-    let mut parts = Vec::new();
-    if !outcome.open.is_empty() {
-        parts.push(format!("{} still open", count(outcome.open.len() as u64, "file")));
-    }
-    parts.extend(unsteady(&outcome.unsteady));
+    let mut parts = Vec::from_iter(unsteady(&outcome.unsteady));
     if let Some(failed) = outcome.failed.first() {
         let files = count(outcome.failed.len() as u64, "file");
         parts.push(format!("{files} not drained ({}: {})", failed.path, failed.reason));

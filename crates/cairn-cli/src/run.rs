@@ -94,9 +94,6 @@ Examples:
       each node gets its part of the targets in the file, as cairn plan places them
   cairn run --job melt -- ./resume.sh
       resumes the store that an earlier run of job melt left
-  cairn run --job melt --resume image -- ./resume.sh
-      the same, but with all files as they were at one earlier moment, from the newest image; what
-      the killed run left goes to cairn-left.melt
   cairn run --job melt --persist /scratch/out --stage -- ./resume.sh
       also works on another node, or if this one was wiped: fills a new store from /scratch/out
   cairn run --job melt --persist /scratch/out --stage=on-demand -- ./resume.sh
@@ -132,8 +129,8 @@ pub struct Arguments {
     #[arg(help_heading = None, long, value_name = "LEVEL", env = "CAIRN_RUN_LOG_LEVEL")]
     log_level: Option<LevelArgument>,
     /// Fill a new store with what the job drained to --persist, or, if nothing is there, with what
-    /// it archived. Every file is compared with the manifest. A checkpoint with a damaged file, or
-    /// one that was drained only in part, is left out as a whole. --stage without a value means
+    /// it archived: all files as they were at one moment. Every file is compared with the manifest.
+    /// A checkpoint with a damaged file is left out as a whole. --stage without a value means
     /// whole. With on-demand the command starts at once, and opening a file waits for its data;
     /// damage is then found too late to use an older checkpoint: opening that file fails (EIO), and
     /// the next run takes the older one. Archived files always come before the command starts
@@ -163,8 +160,7 @@ pub struct Arguments {
     /// its copy in the persist directory, and if no intact copy exists, the checkpoint is moved to
     /// .cairn-damaged and the one before it is used. So is a step (checkpoint-20) that the last run
     /// did not finish, and that its framework could not load. as-is: all files as the last run left
-    /// them. image: the newest image in the persist directory, all files of one moment; what the
-    /// store held is first copied to cairn-left.JOB there [default: checked]
+    /// them [default: checked]
     #[arg(help_heading = None, long, value_name = "WHAT", env = "CAIRN_RUN_RESUME", hide_possible_values = true)]
     resume: Option<Resume>,
     #[command(flatten, next_help_heading = "Archive")]
@@ -213,11 +209,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     let newest_only = arguments.newest_only.or(settings.run.newest_only).unwrap_or(false);
     let extent = if newest_only { Extent::Newest } else { Extent::All };
     let stage = stage_option::stage(arguments.stage, settings.run.stage.clone(), extent)?;
-    let stage = match (is_real, resume) {
-        (false, _) => Stage::Nothing,
-        (true, Resume::Image) => Stage::Image,
-        (true, _) => stage,
-    };
+    let stage = if is_real { stage } else { Stage::Nothing };
     let job = arguments.store.job.as_ref().or(settings.run.job.as_ref());
     let begins = stage == Stage::Nothing && job.is_none_or(|job| roots.find(job).is_none());
     let persist = arguments.store.persist.as_ref().or(settings.run.persist.as_ref());
@@ -289,13 +281,6 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     };
     let reuse = request.inputs.reuse.clone();
     let mut company = NodeRanks::of_this_process(&request);
-    if company.is_some() && resume == Resume::Image {
-        let problem = "restores the image for all ranks of a node at once; run this before the ranks start: cairn run --job NAME --resume image -- true";
-        return Err(Error::Setting(SettingError::Option {
-            option: "--resume image",
-            problem: problem.to_string(),
-        }));
-    }
     let name = request.job.clone();
     let claim = match &mut company {
         Some(company) => company.enter(roots, request, &words),
@@ -596,7 +581,9 @@ fn finish(context: &Context, mut claim: Claim, ran: Ran, options: &Options) -> R
     }
     let job = &claim.store.job;
     let is_postponed = matches!(safety, Safety::Postponed { .. });
-    let undrained = job.persist.is_some() && !safety.is_delivered() && !is_postponed;
+    let undrained = job.persist.is_some() && !safety.is_complete() && !is_postponed;
+    // Nobody knows what the failed run would have made of these.
+    let is_unsettled = pending.is_some() && safety.is_unsettled();
     let unarchived = !is_archived && job.drain.at_end == AtEnd::Wait;
     // A file of call counts that cannot be read is not the program's fault either.
     let calls = counts_calls.then(|| calls::load(&claim.store).ok().flatten()).flatten();
@@ -633,7 +620,7 @@ fn finish(context: &Context, mut claim: Claim, ran: Ran, options: &Options) -> R
     }
     // If another rank failed, the exit code of that rank says more.
     let succeeded = code == 0 && !others_failed;
-    let is_elsewhere = undrained || unarchived || strayed;
+    let is_elsewhere = undrained || is_unsettled || unarchived || strayed;
     Ok(if succeeded && is_elsewhere && !discard { EXIT_DRAIN } else { code })
 }
 
@@ -711,9 +698,8 @@ fn is_delivered_soon(store: &OpenStore, told: DrainTask) -> bool {
         thread::sleep(LOOK_EVERY / 10);
         answer = agent.status();
     }
-    answer.is_ok_and(|Status { settled, last, .. }| {
-        settled && last.complete && last.unclean.is_empty()
-    })
+    answer
+        .is_ok_and(|Status { settled, last, .. }| settled && last.complete && last.open.is_empty())
 }
 
 /// Stops the agent and records how the run ended, because no agent will do so.

@@ -154,8 +154,9 @@ with open('/cairn/ckpt_2.pt', 'wb', buffering=0) as file:
             while True: os.write(other, bytes(size))
         except OSError: pass
 until = time.monotonic() + 30
-while not os.path.exists(copy) and time.monotonic() < until: time.sleep(0.02)
-print(open(copy, 'rb').read() == content)
+is_outside = lambda: os.path.exists(copy) and open(copy, 'rb').read() == content
+while not is_outside() and time.monotonic() < until: time.sleep(0.02)
+print(is_outside())
 os.ftruncate(other, 0)";
     fs::write(sandbox.work().join("fills.py"), program).expect("writes");
     let text = "mount -t tmpfs -o size=200m,mode=1777 tmpfs /dev/shm

@@ -46,7 +46,7 @@ fn container_dies_then_its_file_is_unclean_and_the_job_can_be_ended() {
     sandbox.run("job", &script).ends_with(3);
     let is_over = || sandbox.cairn(&["drain", "job"]).code == Some(0);
     eventually("its death is noticed", is_over);
-    let left = fs::read(sandbox.out().join("cairn-left.job/log")).expect("is there");
+    let left = fs::read(sandbox.out().join("log")).expect("is there");
     assert_eq!(left, b"state");
     sandbox.cairn(&["rm", "job"]).succeeds();
 }
@@ -63,7 +63,7 @@ fn container_lives_then_its_file_is_open() {
         common::CAIRN
     );
     let run = sandbox.run("job", &script).succeeds();
-    assert!(run.stderr.contains("1 file still open"), "{}", run.stderr);
+    assert!(run.stdout.contains("1 file open for writing"), "{}{}", run.stdout, run.stderr);
     assert_eq!(fs::read(sandbox.out().join("log")).expect("is there"), b"state\n");
 }
 

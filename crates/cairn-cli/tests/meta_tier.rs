@@ -220,7 +220,7 @@ fn run_that_recovers_says_how_many_files_are_lost_and_how_their_copies_come_back
     for line in [
         "recovered 4 files and directories from file:",
         "3 files of these lost a part that was in memory; cairn verify job lists them",
-        &format!("{out} has verified copies of 2 of them"),
+        &format!("{out} has verified copies of 3 of them"),
         "cairn rm job --discard",
         "--stage has no effect on a store that was recovered",
     ] {

@@ -251,9 +251,13 @@ fn file_that_a_failing_tier_did_not_take_is_no_checkpoint() {
     let ran = sandbox.cairn(&[&tier[..], &["--", "bash", "-c", CHECKPOINTS]].concat());
     let failed: Vec<&str> = ran.stdout.lines().collect();
     assert!(failed.contains(&"6"), "there is no room for all: {}", ran.stdout);
+    let offered = sandbox.cairn(&["ls", "--checkpoints", "job", "--newest", "*"]).stdout;
     for step in failed {
-        let copy = sandbox.out().join(format!("ck.{step}"));
-        assert!(!copy.exists(), "{} is no checkpoint", copy.display());
+        let name = format!("ck.{step}");
+        // What the tier did not take cannot be read.
+        let entry = sandbox.entry("job", &name);
+        assert!(entry.is_null() || entry["unclosed"] == true, "{name} is no checkpoint: {entry}");
+        assert!(!offered.contains(&name), "{name} is offered: {offered}");
     }
     assert!(ran.stderr.contains("the store is kept"), "{}", ran.stderr);
 }

@@ -3,8 +3,7 @@
 
 mod common;
 
-use common::session::Session;
-use common::{Ran, Sandbox, eventually, kill};
+use common::{Ran, Sandbox};
 use std::fs;
 
 /// Writes three checkpoints of two files each, a single file, and many small ones.
@@ -292,49 +291,6 @@ fn checkpoint_comes_back_without_the_files_that_were_never_to_be_drained() {
     staged(&sandbox, "cd /cairn; ls ckpt-*").succeeds().prints("a\nb\n");
 }
 
-#[test]
-fn part_of_a_checkpoint_that_was_being_drained_stays_outside() {
-    for (step, brought) in [(3, "ckpt-1 30\nckpt-2 30\n"), (2, "ckpt-1 30\n")] {
-        let sandbox = Sandbox::new();
-        let mut session = Session::start(&sandbox, "job", &["--drain-rate", "200K"]);
-        session.shell(
-            "for step in 1 2; do
-                mkdir /cairn/new; for part in {1..30}; do echo $step >/cairn/new/$part; done
-                mv /cairn/new /cairn/ckpt-$step
-            done",
-        );
-        eventually("both are drained", || {
-            sandbox.manifest("job")["checkpoints"].as_array().map(Vec::len) == Some(2)
-        });
-        session.shell(&format!(
-            "mkdir -p /cairn/ckpt-{step}
-            for part in {{1..30}}; do head -c 300000 /dev/zero >/cairn/ckpt-{step}/$part; done"
-        ));
-        // Small files are drained several at a time, so the parts are not small.
-        let parts = |sandbox: &Sandbox| -> Vec<String> {
-            let files = sandbox.manifest("job")["files"].as_array().cloned().unwrap_or_default();
-            let parts = files.into_iter().filter(|file| file["bytes"] == 300_000);
-            parts.map(|file| file["path"].as_str().expect("a path").to_string()).collect()
-        };
-        eventually("a part of it is drained", || !parts(&sandbox).is_empty());
-        let agent = sandbox.agent("job");
-        session.kill_all();
-        kill("KILL", i64::from(agent));
-        fs::remove_dir_all(sandbox.store("job")).expect("removes");
-        let drained = parts(&sandbox);
-        assert!(drained.len() < 30, "{drained:?}");
-        let show = "cd /cairn; for d in ckpt-*; do echo $d $(ls $d | wc -l); done";
-        let left_out = format!("checkpoint ckpt-{step} is left out");
-        let newest = brought.lines().last().expect("there is one");
-        staged(&sandbox, show).succeeds().says(&left_out).prints(&format!("{newest}\n"));
-        assert_eq!(parts(&sandbox), drained, "they stay where they are");
-        // Nor does the part come back with a full restore later.
-        let out = sandbox.out().display().to_string();
-        sandbox.cairn(&["restore", &out]).succeeds().says(&left_out);
-        sandbox.cairn(&["exec", "--job", "job", "--", "bash", "-c", show]).prints(brought);
-    }
-}
-
 /// Mechanism: each path of the manifest was brought in by itself.
 ///
 /// Consequence: a file with two names became two files, so writes to one of them, such as
@@ -363,27 +319,4 @@ fn file_with_several_names_has_them_in_the_next_store() {
         assert_eq!(sandbox.drained("a"), more[..more.len() - 5], "{stage:?}");
         assert_eq!(sandbox.drained("d/b"), sandbox.drained("a"), "{stage:?}");
     }
-}
-
-/// Without an image, a file that refers to another may be newer than that one. A run that resumes
-/// from such files says so.
-#[test]
-fn files_that_are_not_of_one_moment_are_said_to_be_so() {
-    let sandbox = Sandbox::new();
-    let out = sandbox.out();
-    let run = |options: &[&str], script: &str| {
-        let first = ["run", "--job", "moments", "--persist", out.to_str().expect("UTF-8")];
-        sandbox.cairn(&[&first[..], options, &["--", "bash", "-c", script]].concat())
-    };
-    let script = "echo 1 >/cairn/log; until [ -e $OUT/log ]; do sleep 0.02; done; exit 3";
-    let script = format!("OUT={}; {script}", out.display());
-    run(&["--image-every", "none"], &script).ends_with(3);
-    fs::remove_dir_all(sandbox.root()).expect("the node loses its memory");
-    fs::create_dir(sandbox.root()).expect("makes");
-    let told = "not all of one moment";
-    run(&["--stage"], "exit 3").ends_with(3).says(told);
-    // Files of a run that succeeded are as the program left them.
-    run(&["--stage"], "true").succeeds();
-    let ran = run(&["--stage"], "cat /cairn/log").succeeds().prints("1\n");
-    assert!(!ran.stderr.contains(told), "{}", ran.stderr);
 }

@@ -185,16 +185,14 @@ fn what_is_opened_comes_although_all_others_hang() {
 ///
 /// Fix: the file's copy is on the image's file system, and gets another hard link in the image.
 #[test]
-fn image_has_files_that_are_yet_to_be_brought_in() {
+fn drain_keeps_files_outside_that_are_yet_to_be_brought_in() {
     let Some(stage) = Stage::held_up() else { return };
     let ran = stage.run(
-        r#""$CAIRN" drain job --image; "$CAIRN" status job | grep -c '^  absent'; rm "$HOLD"/*; await is_whole
-        cd "$HOLD/../../out/cairn-image.job.0"; cat input many/a; head -c 1 ckpt-3/x; exit 3"#,
+        r#""$CAIRN" drain job >/dev/null; "$CAIRN" status job | grep -c '^  absent'; rm "$HOLD"/*; await is_whole
+        cd "$HOLD/../../out"; cat input many/a; head -c 1 ckpt-3/x; exit 3"#,
     );
-    let said = |ran: &Ran| ran.stdout.lines().skip(1).map(str::to_string).collect::<Vec<_>>();
-    let ran = ran.ends_with(3);
-    assert!(ran.stdout.starts_with("image of 19 files"), "{}", ran.stdout);
-    assert_eq!(said(&ran), ["1", "input", "a", "3"]);
+    let lines = ran.ends_with(3).stdout.lines().map(str::to_string).collect::<Vec<_>>();
+    assert_eq!(lines, ["1", "input", "a", "3"]);
 }
 
 #[test]

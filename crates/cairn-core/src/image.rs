@@ -371,9 +371,13 @@ impl Microfs {
         fails && self.give_up_image(ImageLoss::NoRecords).is_ok()
     }
 
-    /// Gives up the image because a program needs its blocks. Returns false if none is held.
-    pub(crate) fn give_image_up_for_room(&self) -> Result<bool> {
+    /// Gives up the image because a program needs its blocks. Returns false if none is held, or if
+    /// that gives no room to a write that `grows` its file: then the program waits for other room,
+    /// and the image for the end of its copy.
+    pub(crate) fn give_image_up_for_room(&self, grows: bool) -> Result<bool> {
         match self.image() {
+            // Bytes that the image has could be overwritten in place without it.
+            ImageState::Held(_) if grows && self.image_blocks_held()? == 0 => Ok(false),
             ImageState::Held(_) => self.transact_unlogged(|tx| {
                 let held = tx.image.as_ref().map(|held| held.number);
                 held.into_iter().for_each(|number| tx.lose_image(number, ImageLoss::NoSpace));

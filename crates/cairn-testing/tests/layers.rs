@@ -106,7 +106,7 @@ const HOUSES: [House; 6] = [
             "run/probe -> check",
             "run/run -> check",
         ],
-        cycle: 12,
+        cycle: 11,
     },
 ];
 

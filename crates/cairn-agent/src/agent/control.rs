@@ -250,10 +250,7 @@ fn drain(
         if let Some(reason) = state.trouble.clone() {
             return Ok(Answer::Error { reason });
         }
-        let outcome = match told.delivery.is_aside() {
-            true => state.last_aside.clone(),
-            false => state.last.clone(),
-        };
+        let outcome = state.last.clone();
         drop(state);
         let waits_for_open = !outcome.open.is_empty() && Instant::now() < settled_at;
         passes = if outcome.changed > 0 { passes + 1 } else { 0 };

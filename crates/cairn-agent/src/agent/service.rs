@@ -32,15 +32,15 @@ use crate::agent::{
 use crate::drain::failures::Backoff;
 use crate::drain::{Drainer, Reason};
 use crate::image::Image;
-use crate::image::schedule::{Imaging, Wishes};
-use crate::model::drain_task::{Delivery, DrainTask, Wanted};
-use crate::model::error::{Error, Result};
+use crate::model::drain_task::{DrainTask, Wanted};
+use crate::model::error::Result;
 use crate::model::job::{AGENT_LOCK, AGENT_LOG, Description, Job};
 use crate::model::lock;
 use crate::model::log::{self, Complaints, Level};
 use crate::model::path::FilePath;
 use crate::model::protocol::{Outcome, Phase};
 use crate::store::reaper;
+use crate::store::volume::Volume;
 use crate::store::watch::Watch;
 
 /// Interval at which the logs are polled, and the interval once nothing has changed for
@@ -60,6 +60,9 @@ const REFRESH_EVERY: Duration = Duration::from_millis(500);
 /// one counts as part of the pause.
 const PAUSE_FACTOR: u32 = 9;
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Interval between passes while files are open for writing, if nothing else changes; at least
+/// twice the time that a pass takes.
+const OPEN_EVERY: Duration = Duration::from_secs(1);
 /// An agent that nobody needs ends after this time.
 const LINGER: Duration = Duration::from_secs(10);
 /// Time that a new agent waits for one that is ending.
@@ -259,9 +262,13 @@ struct DrainLoop<'a> {
     complaints: Complaints,
     /// Files that the last pass left undrained, with the reasons.
     left: BTreeSet<(FilePath, String)>,
-    imaging: Imaging,
-    /// Whether an image was due when the last pass began.
-    image_waits: bool,
+    /// When the last pass began.
+    began_at: Instant,
+    /// Whether somebody has a file open for writing, or had at the last cut: such files change
+    /// without a record in the log.
+    has_open: bool,
+    /// When it was last asked whether somebody has one open.
+    asked_at: Instant,
 }
 
 fn drain_loop(shared: &Shared) {
@@ -287,8 +294,9 @@ fn drain_loop(shared: &Shared) {
         room: Room::default(),
         complaints: Complaints::default(),
         left: BTreeSet::new(),
-        imaging: Imaging::new(),
-        image_waits: false,
+        began_at: Instant::now(),
+        has_open: false,
+        asked_at: Instant::now(),
     };
     while !shared.is_stopping() {
         drain.turn();
@@ -323,16 +331,9 @@ impl DrainLoop<'_> {
             let _ = reply.send(done);
         }
         self.watch();
-        let is_image_due = self.is_image_due();
-        // A pass goes before the image, which then need not copy the files of that pass. If passes
-        // are always due, an image that already waited one pass goes first.
-        let is_due = self.is_due() && !(is_image_due && self.image_waits);
-        if ticket.is_some() || is_due || self.is_wanted() {
+        if ticket.is_some() || self.is_due() || self.is_wanted() {
             self.pass(ticket, told);
-            (self.has_worked, self.image_waits) = (true, is_image_due);
-        } else if is_image_due {
-            self.image();
-            (self.has_worked, self.image_waits) = (true, false);
+            self.has_worked = true;
         } else if is_quiet && std::mem::take(&mut self.has_worked) {
             give_back_memory();
         }
@@ -358,6 +359,12 @@ impl DrainLoop<'_> {
             self.dirty |= (self.was_running || self.drainer.run_went_on) && !is_running;
             self.was_running = is_running;
         }
+        if !self.has_open && self.asked_at.elapsed() >= OPEN_EVERY {
+            self.asked_at = Instant::now();
+            self.has_open = self.drainer.persist().is_some() && self.any_writer();
+        }
+        let took = self.passed_at.saturating_duration_since(self.began_at);
+        self.dirty |= self.has_open && self.began_at.elapsed() >= OPEN_EVERY.max(2 * took);
         if self.dirty {
             self.changed_at = Instant::now();
             self.shared.state().settled = false;
@@ -373,50 +380,20 @@ impl DrainLoop<'_> {
         is_due && now >= self.not_before && !waits && !self.shared.is_off_duty()
     }
 
-    /// Whether an image is due without a request.
-    fn is_image_due(&self) -> bool {
-        let images = self.shared.meter.pace.policy().images;
-        let (wishes, is_choosy) = (self.wishes(), self.drainer.is_choosy());
-        self.drainer.persist().is_some()
-            && self.imaging.is_due(images, wishes, is_choosy, Instant::now())
-            && !self.drainer.has_run_ended()
-            && (self.shared.is_running() || self.goes_on())
+    /// Whether a process has a file open for writing.
+    fn any_writer(&self) -> bool {
+        let has_writer = |volume: &Arc<Volume>| {
+            let held = volume.fs().holdings();
+            // Passes report a store that cannot be read.
+            held.is_ok_and(|held| held.iter().any(|one| one.write))
+        };
+        self.shared.volumes().0.iter().any(has_writer)
     }
 
     /// Whether a program of the job still runs, whatever became of `cairn run`.
     fn goes_on(&self) -> bool {
         // Passes report a store that cannot be read.
         reaper::any_program(&self.shared.volumes().0).unwrap_or(false)
-    }
-
-    fn wishes(&self) -> Wishes {
-        let (volumes, _) = self.shared.volumes();
-        let synced = volumes.iter().map(|volume| volume.fs().syncs());
-        Wishes { arrived: self.shared.meter.copied_ever(), synced: synced.sum() }
-    }
-
-    /// Copies an image that nobody has asked for.
-    fn image(&mut self) {
-        let (began, Wishes { synced, .. }) = (Instant::now(), self.wishes());
-        self.complaints.note("look for namespaces", self.shared.refresh_volumes());
-        let (volumes, all) = self.shared.volumes();
-        // A process that waits for the end of a run must not wait for an image that is useless
-        // then.
-        self.shared.meter.yield_if_awaited(true);
-        let taken = self.drainer.pass(&volumes, all, Reason::ImageDue, &self.shared.meter);
-        self.shared.meter.pace.turn.end();
-        self.shared.meter.yield_if_awaited(false);
-        if !matches!(taken, Err(Error::Stopped)) {
-            self.shared.state().note_image(began, &taken);
-        }
-        let came_to_nothing = !taken.as_ref().is_ok_and(|outcome| outcome.complete);
-        let taken = match taken {
-            Err(Error::Stopped) => Ok(()),
-            taken => taken.map(drop),
-        };
-        self.complaints.note("copy an image of the store", taken);
-        self.imaging.note(began, Wishes { synced, ..self.wishes() }, came_to_nothing);
-        self.dirty = true;
     }
 
     /// Whether writers wait for space that a pass may free.
@@ -428,7 +405,7 @@ impl DrainLoop<'_> {
     fn pass(&mut self, ticket: Option<u64>, told: DrainTask) {
         let (started, began) = (Instant::now(), Moment(monotonic_ms()));
         let worked = processor_time();
-        self.dirty = false;
+        (self.dirty, self.began_at) = (false, started);
         self.shared.state().phase = Phase::Draining;
         let reason = if ticket.is_some() { Reason::Asked(told) } else { Reason::Routine };
         if ticket.is_some() {
@@ -437,8 +414,12 @@ impl DrainLoop<'_> {
             self.complaints.note("look after processes", self.shared.reap());
         }
         let (volumes, all) = self.shared.volumes();
+        // A process that waits for the end of a run must not wait for an older cut. What was copied
+        // serves the next one.
+        self.shared.meter.yield_if_awaited(ticket.is_none());
         let mut result = self.drainer.pass(&volumes, all, reason, &self.shared.meter);
         self.shared.meter.pace.turn.end();
+        self.shared.meter.yield_if_awaited(false);
         if told.wanted >= Wanted::Newest {
             // The register has the checkpoints by this point, whether or not the drain succeeded.
             self.shared.archive.ask(true);
@@ -462,20 +443,23 @@ impl DrainLoop<'_> {
         }
         let mut state = self.shared.state();
         state.persist = self.drainer.persist().map(Path::to_path_buf);
-        if told.delivery == Delivery::Image && !matches!(result, Err(Error::Stopped)) {
-            state.note_image(started, &result);
-        }
+        state.cut_at = self.drainer.cut_at();
         match result {
             Ok(outcome) => {
                 self.backoff = None;
                 self.dirty |= outcome.changed > 0;
+                self.has_open = !outcome.open.is_empty() && self.drainer.persist().is_some();
                 state.trouble = None;
-                match told.delivery.is_aside() {
-                    true => state.last_aside = outcome,
-                    false => state.last = outcome,
-                }
+                state.last = outcome;
             }
-            Err(Error::Stopped) => return,
+            Err(error) if error.repeats_pass() => {
+                self.dirty = true;
+                if let Some(number) = ticket {
+                    // Before those that came later.
+                    state.asked.push_front((number, told));
+                }
+                return;
+            }
             Err(error) => {
                 match &mut self.backoff {
                     Some(backoff) => backoff.grow(),
@@ -487,10 +471,9 @@ impl DrainLoop<'_> {
         let retry_at = self.backoff.map(|backoff| backoff.next()).or(self.drainer.next_retry());
         state.retry_at = retry_at;
         state.phase = if retry_at.is_some() { Phase::Retrying } else { Phase::Idle };
-        let is_awaited = self.drainer.next_look().is_some();
         state.finished = state.finished.max(ticket.unwrap_or(0));
         let is_asked = state.finished < state.requested;
-        state.settled = retry_at.is_none() && !is_awaited && !self.dirty && !is_asked;
+        state.settled = retry_at.is_none() && !self.dirty && !is_asked;
         let trouble = state.trouble.clone();
         drop(state);
         self.shared.notify();

@@ -59,8 +59,8 @@ pub struct State {
     pub requested: u64,
     /// Number of the last request that a finished pass answered.
     pub finished: u64,
-    /// Requests that no pass has begun to answer. Consecutive requests with the same destination
-    /// are merged, and one pass answers them; the number is that of the last request merged.
+    /// Requests that no pass has begun to answer. They are merged, and one pass answers them; the
+    /// number is that of the last request merged.
     pub asked: VecDeque<(u64, DrainTask)>,
     /// Pending requests about files.
     pub errands: Vec<FileRequest>,
@@ -68,16 +68,10 @@ pub struct State {
     pub phase: Phase,
     /// Directory to which the drain copies.
     pub persist: Option<PathBuf>,
-    /// Outcome of the last successful pass to the persist directory's own paths.
+    /// Outcome of the last successful pass.
     pub last: Outcome,
-    /// Outcome of the last successful pass to a directory of its own, such as an image.
-    pub last_aside: Outcome,
-    /// When the last complete image was begun.
-    pub imaged: Option<Instant>,
-    /// Why the image after that is not complete.
-    pub image_trouble: Option<String>,
-    /// See [`Outcome::unsteady`].
-    pub image_unsteady: Vec<FilePath>,
+    /// When the cut that lies outside was taken.
+    pub cut_at: Option<Instant>,
     /// Why the last pass failed, if it did.
     pub trouble: Option<String>,
     /// When the drain retries.
@@ -95,28 +89,12 @@ pub struct State {
 }
 
 impl State {
-    /// Records the outcome of an image that was begun at `began`.
-    pub fn note_image(&mut self, began: Instant, outcome: &Result<Outcome>) {
-        self.image_trouble = match outcome {
-            Ok(outcome) if outcome.complete => None,
-            Ok(outcome) => Some(match outcome.failed.first() {
-                Some(failed) => format!("{}: {}", failed.path, failed.reason),
-                None => "some of its files could not be copied".to_string(),
-            }),
-            Err(error) => Some(error.to_string()),
-        };
-        if let (None, Ok(outcome)) = (&self.image_trouble, outcome) {
-            self.imaged = Some(began);
-            self.image_unsteady = outcome.unsteady.clone();
-        }
-    }
-
     /// Adds a drain request. Returns its number.
     pub fn request(&mut self, told: DrainTask) -> u64 {
         self.requested += 1;
         self.settled = false;
         match self.asked.back_mut() {
-            Some((number, asked)) if asked.delivery.is_aside() == told.delivery.is_aside() => {
+            Some((number, asked)) => {
                 *number = self.requested;
                 asked.add(told);
             }
@@ -384,9 +362,7 @@ impl Shared {
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_string(),
             persist: state.persist.clone(),
-            image_trouble: state.image_trouble.clone(),
-            image_unsteady: state.image_unsteady.clone(),
-            image_age_ms: state.imaged.map(|begun| begun.elapsed().as_millis() as u64),
+            cut_age_ms: state.cut_at.map(|taken| taken.elapsed().as_millis() as u64),
             phase: state.phase,
             reason: state.trouble.clone(),
             retry_in_ms: retry_in.map(|milliseconds| milliseconds as u64),
@@ -408,24 +384,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::drain_task::Delivery;
     use crate::test_store::TestStore;
-
-    /// Mechanism: requests were merged until a pass began. Consequence: one pass, to the image,
-    /// answered both a request for an image and the end of a run. The files of the run were
-    /// reported as copied to their own paths, and were not. Fix: each destination gets its own
-    /// pass.
-    #[test]
-    fn image_and_end_of_a_run_are_answered_by_passes_of_their_own() {
-        let mut state = State::default();
-        let image = DrainTask { delivery: Delivery::Image, ..DrainTask::default() };
-        let end = DrainTask { succeeded: Some(true), ..DrainTask::default() };
-        let as_is = DrainTask { delivery: Delivery::AsIs, ..DrainTask::default() };
-        let numbers = [image, end, as_is, image, image].map(|told| state.request(told));
-        assert_eq!(numbers, [1, 2, 3, 4, 5]);
-        let both = DrainTask { succeeded: Some(true), ..as_is };
-        assert_eq!(state.asked, [(1, image), (3, both), (5, image)]);
-    }
 
     /// Mechanism: the agent went on without a thread that had panicked. A thread that waited for
     /// its work waited for ever.

@@ -27,8 +27,8 @@ use crate::agent::shared::Shared;
 use crate::checkpoint::retention::{next_due_ns, surplus};
 use crate::checkpoint::sets::marks;
 use crate::checkpoint::sets::register::{Checkpoint, Level};
+use crate::drain::Drainer;
 use crate::drain::release::{Demand, Released, Why};
-use crate::drain::{Drainer, hold};
 use crate::model::error::{Error, Result};
 use crate::model::log;
 use crate::model::path::FilePath;
@@ -36,8 +36,8 @@ use crate::model::protocol::{Outcome, Progress, SpaceStatus};
 use crate::model::space_policy::SpacePolicy;
 use crate::store::volume::{Volume, now};
 
-/// Intervals at which waiting writers are looked for: while there are some or a checkpoint is held
-/// open; while there are none; where no writer ever waits.
+/// Intervals at which waiting writers are looked for: while there are some; while there are none;
+/// where no writer ever waits.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 const LOOK_IDLE: Duration = Duration::from_millis(100);
 const LOOK_UNWANTED: Duration = Duration::from_millis(500);
@@ -106,17 +106,8 @@ pub fn run(shared: &Shared) {
             patience_ms => patience_ms.saturating_add(worked_ms),
         };
         let volumes = shared.volumes().0;
-        let is_holding = volumes.iter().any(|volume| volume.is_holding());
-        let waiting = match is_holding {
-            true => hear(&volumes, patience_ms.max(hold::PATIENCE_MS)),
-            false => hear(&volumes, patience_ms),
-        };
-        if is_holding && (waiting.count > 0 || !volumes.iter().all(|volume| volume.may_hold())) {
-            volumes.iter().for_each(|volume| volume.let_go());
-            log::say(log::Level::Debug, "lets go of the checkpoint that it held: room is short");
-        }
+        let waiting = hear(&volumes, patience_ms);
         look_every = match waiting.count {
-            0 if is_holding => LOOK_EVERY,
             0 if patience_ms == 0 && !drains => LOOK_UNWANTED,
             0 => LOOK_IDLE,
             _ => LOOK_EVERY,
@@ -202,9 +193,7 @@ impl Room {
                 return Ok(());
             }
         }
-        let is_coming = is_moving
-            || outcome.changed > 0
-            || outcome.unfinished.iter().any(|unfinished| unfinished.waits);
+        let is_coming = is_moving || outcome.changed > 0;
         if !is_coming {
             volumes.iter().for_each(|volume| volume.fs().report_no_space(began));
         }

@@ -1,9 +1,10 @@
-//! The checkpoints of a store as the drain sees them: which files it may copy, in which order, and
-//! which checkpoints are in the persist directory afterwards.
+//! The checkpoints of a store as the drain sees them: labels of files, and the order in which these
+//! are copied.
 //!
-//! Must stay true: checkpoints decide only when files are copied, never whether. When a run has
-//! succeeded, or somebody asks, all files are copied but those that the user declared temporary or
-//! reusable. The register on disk holds the result of the last look.
+//! Must stay true: labels withhold nothing. Only what the user asked for does: purposes of files
+//! (`--temporary`), inputs, and policies that want some checkpoints outside (`--pfs-every`). When a
+//! run has ended, or somebody asks, the latter withhold only checkpoints that are known to be whole
+//! and not wanted. The register on disk holds the result of the last look.
 
 use cairn_device::store::notes::Note;
 use std::cmp::Reverse;
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::model::drain_task::{Delivery, DrainTask, Wanted};
+use crate::model::drain_task::{DrainTask, Wanted};
 
 use crate::checkpoint::quarantine::{Places, Repair};
 use crate::checkpoint::sets::marks::{self, Mark};
@@ -29,13 +30,10 @@ use crate::model::store_file::Version;
 use crate::model::{lock, log, ranks};
 use crate::persist::destination::Destination;
 use crate::persist::ledger::Ledger;
-use crate::persist::manifest::{Manifest, Partial};
+use crate::persist::manifest::Manifest;
 use crate::store::inputs::{Content, Inputs, SourceState, Staged};
 use crate::store::node::{Kind, Node};
 use crate::store::volume::now;
-
-/// Delay until the next look at sets that became complete during this one.
-const RIPE_AFTER: Duration = Duration::from_millis(20);
 
 /// The checkpoints of one store.
 pub struct Checkpoints {
@@ -75,29 +73,20 @@ struct RunState {
 /// Result of a look.
 #[derive(Clone)]
 pub struct View {
-    /// Files that must not be copied yet.
+    /// Files that are not copied now.
     pub held: HashSet<FilePath>,
-    /// Files of incomplete checkpoints.
-    pub incomplete: HashSet<FilePath>,
     /// Files that are never drained.
     pub unwanted: HashSet<FilePath>,
     /// Those of them that are inputs.
     pub inputs: HashSet<FilePath>,
-    /// Unclean files that are copied as they are.
-    pub taken: HashSet<FilePath>,
     /// Whether all files are copied except those that the user declared temporary or reusable.
     pub is_of_all: bool,
     /// Held files that nothing will want in the persist directory, as things stand: not even at the
     /// end of the run.
     pub unneeded: HashSet<FilePath>,
-    /// Every checkpoint, complete or not, without the files that are always drained or never.
-    pub sets: Vec<Partial>,
-    /// Files of the checkpoints that belong in the persist directory; empty unless the run has
-    /// succeeded.
-    wanted: Vec<(Family, Member)>,
     /// Position of each checkpoint file in the order of copying; other files come after them.
     order: HashMap<FilePath, usize>,
-    /// Checkpoints that are incomplete.
+    /// Checkpoints that are not known to be whole.
     pub unfinished: Vec<Unfinished>,
     /// Files of each unfinished checkpoint.
     pub unfinished_files: HashMap<Name, Vec<Member>>,
@@ -112,13 +101,6 @@ impl View {
     /// checkpoint in their present order.
     pub fn sort(&self, paths: &mut [FilePath]) {
         paths.sort_by_key(|path| self.order.get(path).copied().unwrap_or(usize::MAX));
-    }
-
-    /// Returns the families with a wanted checkpoint, complete or not, of which `manifest` lacks
-    /// the present version of a file. Meaningful only after a run that succeeded.
-    pub fn lacking(&self, manifest: &Manifest) -> HashSet<&Family> {
-        let wanted = self.wanted.iter();
-        wanted.filter(|(_, file)| !manifest.has(file)).map(|(family, _)| family).collect()
     }
 }
 
@@ -165,7 +147,7 @@ impl Checkpoints {
     pub fn begin_run(&mut self, groves: &[NamespaceTree<'_>]) -> Result<()> {
         if self.register.ended_run() < self.runs {
             let course = RunState { run: Run::Failed, alive_ns: self.alive_ns, is_idle: true };
-            self.look_at(groves, course, DrainTask::default(), &[])?;
+            self.look_at(groves, course, DrainTask::default())?;
             self.register.end_run(self.runs, now().0);
             self.save()?;
         }
@@ -174,7 +156,7 @@ impl Checkpoints {
 
     /// Records the end of a run. Call it when no agent runs that could be told.
     pub fn end_run(&mut self, groves: &[NamespaceTree<'_>], told: DrainTask) -> Result<()> {
-        self.look(groves, told, &[])?;
+        self.look(groves, told)?;
         self.save()
     }
 
@@ -219,12 +201,8 @@ impl Checkpoints {
         Ok(are_inputs || self.rules.has_purposes(&marks::read(&self.store)?))
     }
 
-    /// Returns the files that are never drained. Errors: the notes of programs cannot be read.
-    pub fn unwanted_in(&self, groves: &[NamespaceTree<'_>]) -> Result<HashSet<FilePath>> {
-        self.unwanted_among(groves, &marks::read(&self.store)?)
-    }
-
-    /// The same, given the notes of programs. Inputs that nobody changed are where they came from.
+    /// Returns the files that are never drained. Inputs that nobody changed are where they came
+    /// from.
     fn unwanted_among(
         &self,
         groves: &[NamespaceTree<'_>],
@@ -300,28 +278,8 @@ impl Checkpoints {
         complete
     }
 
-    /// Returns sets that are complete in `groves` and not in the register, as if the run went on.
-    /// Errors: the register or the notes of programs cannot be read.
-    pub fn fresh(&self, groves: &[NamespaceTree<'_>]) -> Result<Vec<Set>> {
-        let marks = marks::marks(&marks::read(&self.store)?);
-        let repair = Repair::load(&self.store)?.map(|repair| repair.places());
-        let mut sets =
-            self.sets(groves, &marks, running(!self.is_run_under_way()), repair.as_ref())?;
-        let is_known = self.register.knows();
-        sets.retain(|set| set.is_complete() && !is_known(set));
-        Ok(sets)
-    }
-
-    /// Looks at the files: which may be copied, and in which order. `ripe` are the sets that
-    /// were complete before `groves` were read. A set that became complete since and is no older
-    /// than the newest of these waits for the next look: a file that was closed earlier may have
-    /// been read while it was still open.
-    pub fn look(
-        &mut self,
-        groves: &[NamespaceTree<'_>],
-        told: DrainTask,
-        ripe: &[Set],
-    ) -> Result<View> {
+    /// Looks at the files, all as they were at one moment.
+    pub fn look(&mut self, groves: &[NamespaceTree<'_>], told: DrainTask) -> Result<View> {
         let is_under_way = std::mem::take(&mut self.run_was_seen) || self.is_run_under_way();
         let ended = if is_under_way { self.runs.saturating_sub(1) } else { self.runs };
         let present = running(!is_under_way);
@@ -340,7 +298,7 @@ impl Checkpoints {
             self.alive_ns = now().0;
         }
         self.note_end(told)?;
-        let view = self.look_at(groves, course, told, ripe)?;
+        let view = self.look_at(groves, course, told)?;
         let ended = if told.succeeded.is_some() { self.runs } else { ended };
         self.register.end_run(ended, now().0);
         Ok(view)
@@ -361,26 +319,12 @@ impl Checkpoints {
         groves: &[NamespaceTree<'_>],
         course: RunState,
         told: DrainTask,
-        ripe: &[Set],
     ) -> Result<View> {
         let notes = marks::read(&self.store)?;
         let marks = marks::marks(&notes);
         let repair = Repair::load(&self.store)?.map(|repair| repair.places());
         let run = course.run;
         let mut sets = self.sets(groves, &marks, course, repair.as_ref())?;
-        let newest_ns = ripe.iter().map(|set| set.newest_ns).max();
-        if let Some(newest_ns) = newest_ns.filter(|_| run == Run::Running) {
-            let is_known = self.register.knows();
-            let were_there: HashSet<&Name> = ripe.iter().map(|set| &set.name).collect();
-            // A set that is written again and again would never be ripe by its time.
-            let is_ripe = |set: &Set| {
-                set.newest_ns < newest_ns || were_there.contains(&set.name) || is_known(set)
-            };
-            let unripe = sets.iter_mut().filter(|set| set.is_complete() && !is_ripe(set));
-            unripe.for_each(|set| {
-                set.standing = DrainProgress::Waiting(Reason::Unsettled(RIPE_AFTER))
-            });
-        }
         if run == Run::Failed {
             // Take complete sets first: their sizes tell how large the others should be.
             self.take(&sets, &notes);
@@ -406,7 +350,7 @@ impl Checkpoints {
             Wanted::All => self.register.want_all(),
         }
         // This holds for any number of passes after the run, and for any agent that makes them.
-        let is_of_all = self.has_succeeded() || told.delivery != Delivery::Sound;
+        let is_of_all = self.has_succeeded() || told.wanted == Wanted::All;
         self.view(groves, &sets, &notes, (run, is_of_all), repair)
     }
 
@@ -482,13 +426,6 @@ impl Checkpoints {
         let unwanted = self.unwanted_among(groves, notes)?;
         let purpose = purposes(&self.rules, &self.mount, notes);
         let mut held = unwanted.clone();
-        let unclean = groves.iter().flat_map(|(_, tree)| tree.iter());
-        let unclean = unclean.filter(|(path, node)| node.unclean && !unwanted.contains(*path));
-        let taken = unclean
-            .map(|(path, _)| path)
-            .filter(|path| is_of_all || purpose(path) == Some(Purpose::Persistent))
-            .cloned()
-            .collect();
         let mut wanted: Vec<&Checkpoint> = Vec::new();
         for checkpoint in self.register.checkpoints() {
             match checkpoint.wanted {
@@ -497,17 +434,14 @@ impl Checkpoints {
                 Level::Node => held.extend(persistent_aside(&checkpoint.files, &purpose)),
             }
         }
-        let mut incomplete = HashSet::new();
         // If the policy wants only some checkpoints, nobody knows yet whether it will want this
-        // one. Half a checkpoint never replaces a whole one of the same name.
-        let whole = self.register.last_complete();
-        let goes_out =
-            |set: &Set| set.is_quiet() && self.rules.wants_all() && !whole.contains_key(&set.name);
-        for set in sets.iter().filter(|set| !set.is_complete()) {
-            if !is_of_all && !goes_out(set) {
-                held.extend(persistent_aside(&set.members, &purpose));
-            }
-            incomplete.extend(set.members.iter().map(|member| member.path.clone()));
+        // one.
+        let is_undecided = |set: &Set| {
+            let is_running = run == Run::Running && !is_of_all && !self.rules.wants_all();
+            is_running && matches!(set.standing, DrainProgress::Waiting(_))
+        };
+        for set in sets.iter().filter(|set| is_undecided(set)) {
+            held.extend(persistent_aside(&set.members, &purpose));
         }
         let newest: HashMap<&Family, &[Member]> = self
             .register
@@ -520,28 +454,9 @@ impl Checkpoints {
         let awaited: HashSet<&FilePath> = awaited.map(|member| &member.path).collect();
         let is_unneeded = |path: &&FilePath| unwanted.contains(*path) || !awaited.contains(*path);
         let unneeded = held.iter().filter(is_unneeded).cloned().collect();
-        let complete = self.register.checkpoints().iter().map(|known| (&known.name, &known.files));
-        let others = sets.iter().filter(|set| !set.is_complete());
-        let all = complete.chain(others.map(|set| (&set.name, &set.members)));
-        let all = all.map(|(name, files)| Partial {
-            name: name.clone(),
-            files: persistent_aside(files, &purpose)
-                .filter(|path| !unwanted.contains(path))
-                .collect(),
-            earlier: None,
-        });
-        let all = all.collect();
         wanted.sort_by_key(|checkpoint| Reverse(checkpoint.id));
         let files = wanted.iter().flat_map(|checkpoint| &checkpoint.files);
         let order = files.enumerate().map(|(place, file)| (file.path.clone(), place)).collect();
-        let drained = wanted.iter().map(|known| (&known.name.family, &known.files));
-        let incomplete_ones = sets.iter().filter(|set| !set.is_complete());
-        let of_all = drained.chain(incomplete_ones.map(|set| (&set.name.family, &set.members)));
-        let files = of_all.flat_map(|(family, files)| files.iter().map(move |file| (family, file)));
-        let of_wanted = files
-            .filter(|(_, file)| run == Run::Succeeded && !unwanted.contains(&file.path))
-            .map(|(family, file)| (family.clone(), file.clone()))
-            .collect();
         let waits = sets.iter().filter_map(|set| match &set.standing {
             DrainProgress::Waiting(Reason::Unsettled(left) | Reason::Leaving(left)) => Some(*left),
             DrainProgress::Waiting(Reason::Ranks(..)) => Some(self.settle),
@@ -555,7 +470,6 @@ impl Checkpoints {
         let staged = self.inputs();
         Ok(View {
             held,
-            incomplete,
             inputs: self
                 .unwanted
                 .iter()
@@ -563,13 +477,10 @@ impl Checkpoints {
                 .cloned()
                 .collect(),
             unwanted: self.unwanted.clone(),
-            taken,
             is_of_all,
             unneeded,
-            sets: all,
-            wanted: of_wanted,
             order,
-            unfinished: unfinished(sets, run, &goes_out),
+            unfinished: unfinished(sets, run),
             unfinished_files,
             look_again,
             repair,
@@ -581,7 +492,7 @@ impl Checkpoints {
     pub fn note_levels(&mut self, ledger: &mut Ledger) {
         let manifest = ledger.manifest();
         self.register.note_levels(|file| manifest.has(file) && !manifest.is_damaged(&file.path));
-        ledger.name_drained();
+        ledger.name_drained(&self.drainable());
         let manifest = ledger.manifest();
         // The last checkpoint of a family in the manifest is the newest.
         for known in &manifest.checkpoints {
@@ -664,10 +575,12 @@ fn persistent_aside<'a>(
 
 /// Returns the incomplete sets for reports. A set with an open file is left out while the run goes
 /// on: that is normal.
-fn unfinished(sets: &[Set], run: Run, goes_out: &dyn Fn(&Set) -> bool) -> Vec<Unfinished> {
+fn unfinished(sets: &[Set], run: Run) -> Vec<Unfinished> {
     let told = sets.iter().filter_map(|set| match &set.standing {
         DrainProgress::Complete => None,
         DrainProgress::Waiting(Reason::Open(_)) if run == Run::Running => None,
+        // Nothing more comes, and nothing is missing that anybody knows of.
+        _ if run == Run::Succeeded => None,
         DrainProgress::Waiting(reason) | DrainProgress::Broken(reason) => Some((set, reason)),
     });
     let plain = |(set, reason): (&Set, &Reason)| Unfinished {
@@ -677,13 +590,6 @@ fn unfinished(sets: &[Set], run: Run, goes_out: &dyn Fn(&Set) -> bool) -> Vec<Un
         place: set.place(),
         reason: reason.to_string(),
         is_unknown: reason.leaves_open(),
-        // Nobody waits for a set if nothing says that more will come.
-        waits: match &set.standing {
-            DrainProgress::Waiting(Reason::Unproven(None) | Reason::Uncertain) => !goes_out(set),
-            standing => matches!(standing, DrainProgress::Waiting(_)),
-        },
-        // The drain sets this after copying.
-        is_outside: false,
     };
     told.map(plain).collect()
 }

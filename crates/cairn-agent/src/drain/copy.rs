@@ -1,21 +1,19 @@
-//! Copies one file from the store to the persist directory, verified at both ends.
+//! Copies one file of a cut to the shelf of the persist directory, verified at both ends.
 //!
 //! The order of the steps makes the copy trustworthy:
 //! 1. every block read from the store is compared with the checksum it was written with;
-//! 2. the copy, with its attributes, is made durable under a temporary name;
+//! 2. the copy, with its attributes, is made durable on the shelf;
 //! 3. it is read back from its device and compared with the checksum of what step 1 read, unless
 //!    the job trusts the file system (`Verify::Write`) and this agent wrote all of it;
-//! 4. the copy takes its name in the persist directory, after the journal announces that, and only
-//!    if the file in the store is still the same version, closed, and of the same name, or is held
-//!    without a name.
+//! 4. the cut must still be held: what was read is then as it was at its moment.
 //!
 //! Large files bypass the page cache (`direct.rs`). Small files go through each step together:
 //! their device writes them back side by side, and one wait covers all of them. From time to time
 //! the written part of a large file is made durable and marked (`marks.rs`): after a death the copy
-//! continues there, and step 3 compares it from its beginning. The copy of an image may be made
-//! from an earlier copy, of which only the differences are written and read back (`earlier.rs`).
+//! continues there, and step 3 compares it from its beginning. A copy may be made from a spare, an
+//! earlier copy, of which only the differences are written and read back (`earlier.rs`).
 //!
-//! Does not decide which files are copied; `plan.rs` does.
+//! Does not decide which files are copied (`plan.rs`), nor when copies get their names (`turn.rs`).
 
 mod earlier;
 
@@ -26,7 +24,6 @@ use earlier::Earlier;
 use rustix::fs::Advice;
 use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::thread;
 use std::time::Instant;
@@ -37,13 +34,12 @@ use crate::drain::pace::PacedWork;
 use crate::model::error::{Error, Result};
 use crate::model::path::FilePath;
 use crate::model::policy::Verify;
-use crate::persist::destination::{Destination, Found, Temporary};
-use crate::persist::journal::{Intent, Journal};
+use crate::persist::destination::{Destination, Temporary};
 use crate::persist::manifest::Copy;
 use crate::persist::marks::{MARK_BYTES, MARK_EVERY, Mark, Marks};
 use crate::store::node::Node;
 use crate::store::read::{Buffer, CHUNK_BYTES, Chunk, Known, Start, Summary, read_from};
-use crate::store::volume::{OpenFile, Volume, now};
+use crate::store::volume::{OpenFile, Volume};
 
 /// A file to be copied.
 #[derive(Clone, Copy)]
@@ -52,21 +48,28 @@ pub struct Source<'a> {
     pub volume: &'a Volume,
     /// Its path below the persist directory.
     pub path: &'a FilePath,
-    /// Its state when the copy was planned.
+    /// Its state at the cut.
     pub node: &'a Node,
-    /// Whether the name in the persist directory must be free.
-    pub is_new: bool,
+    /// Length and CRC32C of its last copy, which the new one may extend.
+    pub before: Option<(u64, u32)>,
+}
+
+/// A copy that waits for its turn.
+#[derive(Clone, Debug)]
+pub struct Made {
+    /// The copy.
+    pub copy: Copy,
+    /// Its inode in the persist directory, on the shelf or already in its place.
+    pub inode: u64,
+    /// Whether it begins with all bytes of the copy that it replaces.
+    pub extends: bool,
 }
 
 impl<'a> Source<'a> {
-    /// Opens the file. Errors: `Changed` if its name leads elsewhere by now and the file is not
-    /// held.
+    /// Opens the file. Errors: `Changed` if the cut has another one under this name.
     fn open(&self) -> Result<OpenFile<'a>> {
         let changed = || Error::Changed { path: self.path.clone() };
         let inner = self.path.strip_prefix(self.volume.prefix()).ok_or_else(changed)?;
-        if let Some(held) = self.volume.held_file(&inner, InodeId(self.node.inode)) {
-            return Ok(held);
-        }
         let file = match self.volume.open_file(&inner) {
             Err(Error::Store { source: cairn_core::Error::NotFound, .. }) => return Err(changed()),
             opened => opened?,
@@ -77,39 +80,18 @@ impl<'a> Source<'a> {
         Ok(file)
     }
 
-    /// Step 4: checks that the file is still what was read.
-    fn confirm(&self, file: &OpenFile<'_>, summary: &Summary) -> Result<()> {
+    /// Step 4: checks that what was read is the file at the moment of the cut. Errors: the image is
+    /// not held any more; without one, `Changed`.
+    fn confirm(&self, version: u64) -> Result<()> {
+        let fs = self.volume.fs();
         if self.volume.is_image() {
-            // An image does not change.
-            return self.require_image();
+            return fs.require_image().map_err(self.volume.error("read the image of", self.path));
         }
-        let now = file.attributes()?;
-        let same = now.version == summary.attributes.version
-            && now.writers == 0
-            && now.unclean == self.node.unclean
-            && summary.open_blocks == 0;
-        match same && file.is_still_there() {
+        let now = fs.attributes(InodeId(self.node.inode));
+        match now.is_ok_and(|now| now.version == version && version == self.node.version) {
             true => Ok(()),
             false => Err(Error::Changed { path: self.path.clone() }),
         }
-    }
-
-    /// Checks that the image is still held. Errors: it is not, so that what was read may be
-    /// anything.
-    pub fn require_image(&self) -> Result<()> {
-        match self.volume.is_image() {
-            true => {
-                let held = self.volume.fs().require_image();
-                held.map_err(self.volume.error("read the image of", self.path))
-            }
-            false => Ok(()),
-        }
-    }
-
-    /// Announces in the journal that `inode` of the persist directory becomes the file's copy.
-    pub fn announce(&self, journal: &Journal, copy: &Copy, inode: u64) -> Result<()> {
-        let entry = Some(self.node.drained_entry(copy.clone()));
-        journal.add(&Intent { path: self.path.clone(), entry, inode: Some(inode) })
     }
 }
 
@@ -118,8 +100,6 @@ impl<'a> Source<'a> {
 pub struct Place<'a> {
     /// The persist directory.
     pub destination: &'a Destination,
-    /// Journal of announced changes.
-    pub journal: &'a Journal,
     /// Marks of how far large copies have come.
     pub marks: &'a Marks,
     /// How copies are verified.
@@ -132,7 +112,7 @@ pub fn copy_together<'a>(
     sources: &[Source<'a>],
     buffer: &mut Buffer,
     meter: &Meter,
-) -> Vec<Result<Copy>> {
+) -> Vec<Result<Made>> {
     let write =
         |source: &Source<'a>| Written::write(place, *source, Beginning::Nothing, buffer, meter);
     let written: Vec<Result<Written<'a>>> = sources.iter().map(write).collect();
@@ -142,23 +122,26 @@ pub fn copy_together<'a>(
     if place.verify == Verify::Read {
         durable.iter().flatten().for_each(Written::read_ahead);
     }
-    durable.into_iter().map(|one| one.and_then(|one| one.publish(place, buffer, meter))).collect()
+    durable.into_iter().map(|one| one.and_then(|one| one.finish(place, buffer, meter))).collect()
 }
 
-/// Copies a file and returns the description of the copy. Errors: `Changed` (try again after the
-/// next close), `Damaged`, those of the persist directory.
+/// Copies a file. Errors: `Damaged`; the cut is not held any more; those of the persist directory.
 pub fn copy_file(
     place: Place<'_>,
     source: Source<'_>,
     buffer: &mut Buffer,
     meter: &Meter,
-) -> Result<Copy> {
+) -> Result<Made> {
     let begun = place.marks.resume(place.destination, source.path, source.node);
     // A mark from a damaged file of marks may not be on a block boundary: start over.
     let block_bytes = source.volume.hugeblock_bytes();
     let begun = begun.filter(|(_, mark)| mark.offset % block_bytes == 0);
     let had_begun = begun.is_some();
     let mut copied = copy_on(place, source, begun, buffer, meter);
+    if matches!(copied, Err(Error::Stopped)) {
+        // The next pass goes on at the mark.
+        return copied;
+    }
     place.marks.forget(source.path);
     if had_begun && matches!(copied, Err(Error::CopyDiffers { .. } | Error::LengthDiffers { .. })) {
         // The part that a dead agent had written was damaged since: start over.
@@ -176,34 +159,34 @@ fn copy_on(
     begun: Option<(Temporary, Mark)>,
     buffer: &mut Buffer,
     meter: &Meter,
-) -> Result<Copy> {
+) -> Result<Made> {
     let beginning = match begun {
         Some((temporary, mark)) => Beginning::Begun(temporary, mark),
         None => Beginning::Nothing,
     };
     let written = Written::write(place, source, beginning, buffer, meter)?;
     written.make_durable(meter)?;
-    written.publish(place, buffer, meter)
+    written.finish(place, buffer, meter)
 }
 
-/// Patches the earlier copy of an image's file: writes only the differences. None: the earlier copy
-/// cannot be changed, and is gone.
+/// Patches the spare of a file, with inode `spare`: writes only the differences. None: it cannot be
+/// changed, and is gone.
 pub fn patch_file(
     place: Place<'_>,
     source: Source<'_>,
-    (found, unchanged): (&Found, Option<Vec<Range<u64>>>),
+    (spare, unchanged): (u64, Option<Vec<Range<u64>>>),
     buffer: &mut Buffer,
     meter: &Meter,
-) -> Result<Option<Copy>> {
-    let Some(taken) = place.destination.take_temporary(source.path, found)? else {
+) -> Result<Option<Made>> {
+    let Some(taken) = place.destination.take_spare(source.path, spare)? else {
         return Ok(None);
     };
     let earlier = Earlier::new(taken.reopen()?, taken.path(), unchanged)?;
     let written = Written::write(place, source, Beginning::Earlier(taken, earlier), buffer, meter)?;
     written.make_durable(meter)?;
-    let copied = written.publish(place, buffer, meter).map(Some);
+    let made = written.finish(place, buffer, meter).map(Some);
     place.marks.forget(source.path);
-    copied
+    made
 }
 
 /// What exists of a copy before it is made.
@@ -218,10 +201,10 @@ enum Beginning {
 /// A copy under its temporary name, with all bytes and attributes, not verified yet.
 struct Written<'a> {
     source: Source<'a>,
-    file: OpenFile<'a>,
     temporary: Temporary,
-    summary: Summary,
     copy: Copy,
+    /// See [`Made::extends`].
+    extends: bool,
     /// Whether another agent, which died, wrote the beginning.
     was_begun: bool,
     /// For a patched copy: the ranges written. The other bytes were compared, or are known to be
@@ -253,10 +236,12 @@ impl<'a> Written<'a> {
         let known = earlier.as_ref().map(Earlier::known).unwrap_or_default();
         let mut progress = Progress::begin(place, source, &temporary)?;
         let mut lap = PacedWork::begin(meter);
+        let mut prefix = Prefix::of(source.before);
         let summary = thread::scope(|scope| {
             let mut aside = Aside::new(scope, &temporary.file, source.node.bytes, CHUNK_BYTES);
             let summary = read(&file, (start, &known), buffer, meter, &mut |mut chunk| {
                 let bytes = chunk.length as u64;
+                prefix.note(&chunk, &known);
                 let differing = match &mut earlier {
                     Some(earlier) => earlier.differing(&chunk)?,
                     None if chunk.is_hole => Vec::new(),
@@ -279,7 +264,14 @@ impl<'a> Written<'a> {
             })?;
             aside.settle().map_err(failed())?;
             Ok::<_, Error>(summary)
-        })?;
+        });
+        let summary = match summary {
+            Err(Error::Stopped) if earlier.is_none() => {
+                temporary.keep();
+                return Err(Error::Stopped);
+            }
+            summary => summary?,
+        };
         let Attributes { size: bytes, mode, modified, version, .. } = summary.attributes;
         let (mode, mtime_ns) = (mode & 0o7777, modified.0);
         temporary.file.set_len(bytes).map_err(failed())?;
@@ -287,7 +279,8 @@ impl<'a> Written<'a> {
         let extended = extended.carried(extended.is_empty() || extended.give(&temporary.file));
         temporary.set_attributes(mode, Some(mtime_ns))?;
         let copy = Copy { bytes, crc32c: summary.crc32c, mode, mtime_ns, version, extended };
-        Ok(Written { source, file, temporary, summary, copy, was_begun, earlier })
+        let extends = prefix.is_same;
+        Ok(Written { source, temporary, copy, extends, was_begun, earlier })
     }
 
     /// Starts write-back: the kernel begins it when told that nobody needs the pages.
@@ -310,9 +303,9 @@ impl<'a> Written<'a> {
         let _ = rustix::fs::fadvise(&self.temporary.file, 0, None, Advice::WillNeed);
     }
 
-    /// Steps 3 and 4.
-    fn publish(self, place: Place<'_>, buffer: &mut Buffer, meter: &Meter) -> Result<Copy> {
-        let Written { source, file, temporary, summary, copy, was_begun, earlier } = self;
+    /// Steps 3 and 4. The copy stays on the shelf.
+    fn finish(self, place: Place<'_>, buffer: &mut Buffer, meter: &Meter) -> Result<Made> {
+        let Written { source, temporary, copy, extends, was_begun, earlier } = self;
         let _at_work = meter.at(source.path);
         let _lap = PacedWork::begin(meter);
         let path = temporary.path();
@@ -327,14 +320,40 @@ impl<'a> Written<'a> {
                 compare_length(path, copy.bytes, length)?;
             }
         }
-        source.confirm(&file, &summary)?;
-        source.announce(place.journal, &copy, temporary.inode()?)?;
-        match source.is_new {
-            true => temporary.publish_new()?,
-            false => temporary.publish()?,
+        source.confirm(copy.version)?;
+        let inode = temporary.inode()?;
+        temporary.keep();
+        Ok(Made { copy, inode, extends })
+    }
+}
+
+/// Compares the beginning of a file with its last copy, by length and checksum.
+struct Prefix {
+    /// Length and CRC32C of the last copy; None if there is none, or once it was compared.
+    wanted: Option<(u64, u32)>,
+    /// CRC32C of the file so far.
+    crc32c: u32,
+    is_same: bool,
+}
+
+impl Prefix {
+    fn of(wanted: Option<(u64, u32)>) -> Prefix {
+        Prefix { wanted, crc32c: 0, is_same: false }
+    }
+
+    /// Takes the next part of the file. Parts in `known` are not there to be summed.
+    fn note(&mut self, chunk: &Chunk<'_>, known: &Known) {
+        let Some((bytes, crc32c)) = self.wanted else { return };
+        let end = chunk.offset + chunk.length as u64;
+        if end == bytes {
+            (self.is_same, self.wanted) = (chunk.crc32c == crc32c, None);
+        } else if end > bytes {
+            let rest = (bytes - chunk.offset) as usize;
+            let is_there = !known.touches(&(chunk.offset..end));
+            let found = is_there.then(|| checksum::crc32c(self.crc32c, &chunk.bytes()[..rest]));
+            (self.is_same, self.wanted) = (found == Some(crc32c), None);
         }
-        mark_drained(&file, &summary);
-        Ok(copy)
+        self.crc32c = chunk.crc32c;
     }
 }
 
@@ -404,15 +423,15 @@ impl<'a> Progress<'a> {
 }
 
 /// Checks whether `existing`, which an earlier store left in the persist directory, already is a
-/// verified copy of the file. None if it is not.
+/// verified copy of the file, and gives it the file's attributes. None if it is not.
 pub fn adopt_file(
     place: Place<'_>,
     source: Source<'_>,
     existing: &Copy,
     buffer: &mut Buffer,
     meter: &Meter,
-) -> Result<Option<Copy>> {
-    let Place { destination, journal, .. } = place;
+) -> Result<Option<Made>> {
+    let destination = place.destination;
     if existing.bytes != source.node.bytes {
         return Ok(None);
     }
@@ -427,25 +446,17 @@ pub fn adopt_file(
     if !same {
         return Ok(None);
     }
-    let inode = copy.metadata().map_err(Error::file("look at", &path))?.ino();
+    source.confirm(summary.attributes.version)?;
     let (mode, mtime_ns) = (summary.attributes.mode & 0o7777, summary.attributes.modified.0);
     let version = summary.attributes.version;
-    let adopted = Copy { mode, mtime_ns, version, ..existing.clone() };
-    source.confirm(&file, &summary)?;
-    source.announce(journal, &adopted, inode)?;
     let extended = source.volume.extended(&file.path, &summary.attributes)?;
     let kept = destination.set_extended(source.path, &extended)?;
     destination.set_attributes(source.path, mode, mtime_ns)?;
-    mark_drained(&file, &summary);
-    Ok(Some(Copy { extended: extended.carried(kept), ..adopted }))
-}
-
-fn mark_drained(file: &OpenFile<'_>, summary: &Summary) {
-    if file.volume.is_image() {
-        return;
-    }
-    // Only the flag that `ls` shows can be lost here; the manifest is authoritative.
-    let _ = file.volume.fs().mark_drained(file.inode, summary.attributes.version, now());
+    let found = destination.look(source.path)?;
+    let Some(inode) = found.map(|found| found.inode) else { return Ok(None) };
+    let extended = extended.carried(kept);
+    let copy = Copy { mode, mtime_ns, version, extended, ..existing.clone() };
+    Ok(Some(Made { copy, inode, extends: true }))
 }
 
 fn drop_cached(file: &File) {

@@ -38,7 +38,7 @@ impl Drainer {
         meter: &Meter,
     ) -> Result<()> {
         let _at_work = meter.at(&manifest_path(&self.job.job));
-        match self.open(volumes) {
+        match self.open_for(volumes) {
             Err(error) if !force => return Err(error),
             _ => {}
         }

@@ -67,8 +67,9 @@ impl Failures {
                 self.changed += 1;
                 Ok(None)
             }
-            Err(error @ Error::Stopped) => Err(error),
-            Err(error) if error.severity() == Severity::Directory => Err(error),
+            Err(error) if error.repeats_pass() || error.severity() == Severity::Directory => {
+                Err(error)
+            }
             Err(error) => {
                 self.note(path, error.to_string());
                 Ok(None)
@@ -106,11 +107,6 @@ impl Failures {
     /// Forgets the files that need no step any more (`needed` is false).
     pub fn retain(&mut self, needed: impl Fn(&FilePath) -> bool) {
         self.files.retain(|path, _| needed(path));
-    }
-
-    /// Counts `files` that are left to a later pass because they changed meanwhile.
-    pub fn leave(&mut self, files: u64) {
-        self.changed += files;
     }
 
     /// Returns the number of files that changed during the copy or were left, since the last call.

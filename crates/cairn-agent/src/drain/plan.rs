@@ -1,22 +1,20 @@
 //! Plans what must change in the persist directory so that it holds what the store holds.
 //!
 //! A pure comparison of the store's tree with the manifest. It depends on no history, so it is
-//! right after an agent died, after a log overrun, and after events in any order. `carry.rs`
-//! carries the plan out.
+//! right after an agent died, after a log overrun, and after events in any order. `sequence.rs`
+//! turns it into steps.
 //!
 //! Must stay true: a copy is removed only if the tree has no file of that name and kind and the
-//! entry is not detached (`drain.rs` checks whether the tree missed a renamed file). An open file
-//! is never copied, and an unclean one only on request. A copy that holds the data of an absent
-//! file is left alone, except that it is renamed with the file.
+//! entry is not detached. A file is copied whatever state it is in, as a disk would have it. A copy
+//! that holds the data of an absent file is left alone, except that it is renamed with the file.
 
-use crate::drain::link::is_copy_of;
 use crate::model::path::FilePath;
-use crate::persist::comparison::{has_other_attributes, holds_data_of};
+use crate::persist::comparison::{has_other_attributes, holds_data_of, is_copy_of};
 use crate::persist::manifest::{Entry, Manifest, State};
 use crate::store::node::{Kind, Node, Tree};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-/// The steps, carried out in the order given in `carry.rs`.
+/// What must change; `sequence.rs` brings it in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Our copies to remove, deepest first.
@@ -30,9 +28,8 @@ pub struct Plan {
     pub renames: Vec<(FilePath, FilePath)>,
     /// Symbolic links to make.
     pub symlinks: Vec<FilePath>,
-    /// Unclean files to record as such.
-    pub unclean: Vec<FilePath>,
-    /// Entries of verified copies to tie to their files in the store again.
+    /// Entries of verified copies that say something else of their files than the store: which
+    /// they are, or whether they were closed in order.
     pub attach: Vec<FilePath>,
     /// Copies that turned out to differ from their entries.
     pub damaged: Vec<FilePath>,
@@ -42,22 +39,17 @@ pub struct Plan {
     pub copies: Vec<FilePath>,
     /// Hard links to make, as (existing copy, new name). The copy may be one that this plan makes.
     pub links: Vec<(FilePath, FilePath)>,
-    /// Regular files that somebody may still write to and whose newest version is not drained.
-    pub open: Vec<FilePath>,
     /// Regular files that wait for the data of absent files: their own data, or those of a file
     /// whose copy occupies their name in the persist directory.
     pub postponed: Vec<FilePath>,
 }
 
 impl Plan {
-    /// Whether there is nothing to do. Open and postponed files do not count.
+    /// Whether there is nothing to do. Postponed files do not count.
     pub fn is_empty(&self) -> bool {
-        let (open, postponed) = (self.open.clone(), self.postponed.clone());
-        *self == Plan { open, postponed, ..Plan::default() }
+        *self == Plan { postponed: self.postponed.clone(), ..Plan::default() }
     }
-}
 
-impl Plan {
     /// Drops the copies of `held` files and returns these files. Also drops symbolic links and
     /// directories that are held, and directories that would hold nothing else, unless
     /// `makes_empty`.
@@ -77,6 +69,7 @@ impl Plan {
         let (unlinked, links): (Vec<_>, _) =
             std::mem::take(&mut self.links).into_iter().partition(|(_, to)| held.contains(to));
         self.links = links;
+        self.mend_links(&left_out);
         left_out.extend(unlinked.into_iter().map(|(_, to)| to));
         let (holding, wanted): (Vec<_>, Vec<_>) = tree
             .iter()
@@ -93,6 +86,21 @@ impl Plan {
         made.extend(kept.into_iter().cloned());
         self.directories.retain(|path| made.contains(path));
         left_out
+    }
+
+    /// Makes a copy of the first link to each copy that was left out, and links the others to that.
+    fn mend_links(&mut self, left_out: &[FilePath]) {
+        let mut copied: HashMap<FilePath, FilePath> = HashMap::new();
+        for (from, to) in std::mem::take(&mut self.links) {
+            if !left_out.contains(&from) {
+                self.links.push((from, to));
+            } else if let Some(first) = copied.get(&from) {
+                self.links.push((first.clone(), to));
+            } else {
+                self.copies.push(to.clone());
+                copied.insert(from, to);
+            }
+        }
     }
 
     /// Removes copies that would be renamed to the name of an input: the name that was drained is
@@ -123,12 +131,10 @@ impl Plan {
         }
     }
 
-    /// Drops the removal of `guarded` copies. Returns whether any was to be removed.
-    pub fn guard(&mut self, guarded: &HashSet<FilePath>) -> bool {
-        let all = self.remove.len();
+    /// Drops the removal of `guarded` copies.
+    pub fn guard(&mut self, guarded: &HashSet<FilePath>) {
         let directories = directories_of(guarded.iter().collect());
         self.remove.retain(|path| !guarded.contains(path) && !directories.contains(path));
-        self.remove.len() < all
     }
 
     /// Leaves the copies at `needed` alone for now; the steps that touch them are postponed.
@@ -148,23 +154,12 @@ impl Plan {
         self.postponed.sort();
     }
 
-    /// Copies the absent files whose copies lie in another directory (`is_there`).
-    pub fn copy_absent(&mut self, tree: &Tree, is_there: impl Fn(&FilePath, &Node) -> bool) {
-        let is_absent = |path: &FilePath| {
-            tree.get(path).is_some_and(|node| node.absence.is_some() && is_there(path, node))
-        };
-        let (absent, postponed): (Vec<_>, _) =
-            std::mem::take(&mut self.postponed).into_iter().partition(is_absent);
-        self.postponed = postponed;
-        self.copies.extend(absent);
-    }
-
     /// Drops every step on a path for which `is_left` is true, at either end of a rename.
     pub fn leave(&mut self, is_left: &dyn Fn(&FilePath) -> bool) {
-        let Plan { remove, forget, directories, renames, symlinks, unclean, .. } = self;
+        let Plan { remove, forget, directories, renames, symlinks, .. } = self;
         renames.retain(|(from, to)| !is_left(from) && !is_left(to));
         self.links.retain(|(_, to)| !is_left(to));
-        let first = [remove, forget, directories, symlinks, unclean];
+        let first = [remove, forget, directories, symlinks];
         let Plan { attach, damaged, attributes, copies, .. } = self;
         for list in first.into_iter().chain([attach, damaged, attributes, copies]) {
             list.retain(|path| !is_left(path));
@@ -173,35 +168,10 @@ impl Plan {
 
     /// Returns the paths that have a step.
     pub fn steps(&self) -> impl Iterator<Item = &FilePath> {
-        let Plan { remove, forget, directories, renames, symlinks, unclean, .. } = self;
+        let Plan { remove, forget, directories, renames, symlinks, .. } = self;
         let Plan { attach, damaged, attributes, copies, links, .. } = self;
-        let lists =
-            [remove, forget, directories, symlinks, unclean, attach, damaged, attributes, copies];
+        let lists = [remove, forget, directories, symlinks, attach, damaged, attributes, copies];
         lists.into_iter().flatten().chain(renames.iter().chain(links).map(|(_, to)| to))
-    }
-
-    /// Splits off the steps to be carried out before all others, with the copies of the files in
-    /// `first`.
-    pub fn take_first(&mut self, first: &HashSet<FilePath>) -> Plan {
-        let is_first = |path: &FilePath| first.contains(path);
-        let (copies, others) = std::mem::take(&mut self.copies).into_iter().partition(is_first);
-        self.copies = copies;
-        let rest = Plan {
-            links: std::mem::take(&mut self.links),
-            attributes: std::mem::take(&mut self.attributes),
-            copies: others,
-            open: std::mem::take(&mut self.open),
-            postponed: std::mem::take(&mut self.postponed),
-            ..Plan::default()
-        };
-        std::mem::replace(self, rest)
-    }
-
-    /// Returns the paths whose content in the persist directory changes or disappears without a
-    /// copy.
-    pub fn changed(&self) -> impl Iterator<Item = &FilePath> {
-        let renamed = self.renames.iter().flat_map(|(from, to)| [from, to]);
-        self.remove.iter().chain(renamed).chain(self.links.iter().map(|(_, to)| to))
     }
 }
 
@@ -224,13 +194,13 @@ pub(crate) fn directories_of(paths: Vec<&FilePath>) -> HashSet<FilePath> {
 type Entries<'a> = BTreeMap<&'a FilePath, &'a Entry>;
 
 /// Compares `tree`, a namespace whose files lie below `prefix`, with the entries of `manifest`
-/// there. Inode numbers are unique within one namespace only, so each namespace is planned alone.
-/// Unclean files are copied if `taken` says so.
+/// there. Files that are `stored_to` are copied whatever their version is. Inode numbers are unique
+/// within one namespace only, so each namespace is planned alone.
 pub fn plan(
     tree: &Tree,
     manifest: &Manifest,
     prefix: &FilePath,
-    taken: &dyn Fn(&FilePath) -> bool,
+    stored_to: &HashSet<FilePath>,
 ) -> Plan {
     let mut plan = Plan::default();
     let below = |path: &FilePath| path.strip_prefix(prefix).is_some();
@@ -256,7 +226,8 @@ pub fn plan(
                     }
                 }
             }
-            Kind::File if wants_copy(&mut plan, path, node, entry, taken) => {
+            Kind::File if stored_to.contains(path) => plan.copies.push(path.clone()),
+            Kind::File if wants_copy(&mut plan, path, node, entry) => {
                 match movable.get_mut(&(node.inode, node.version)).and_then(Vec::pop) {
                     Some(from) => renames.push((from, path.clone())),
                     None => plan.copies.push(path.clone()),
@@ -277,7 +248,7 @@ pub fn plan(
         }
     }
     plan.renames = renames;
-    plan_links(&mut plan, tree, &entries);
+    plan_links(&mut plan, tree, &entries, stored_to);
     plan_removals(&mut plan, tree, &entries, &displaced);
     plan.spare(&needed);
     plan
@@ -369,35 +340,22 @@ fn plan_symlink(plan: &mut Plan, path: &FilePath, node: &Node, entry: Option<&En
 }
 
 /// Plans the steps of a regular file other than a copy. Returns whether it needs a copy.
-fn wants_copy(
-    plan: &mut Plan,
-    path: &FilePath,
-    node: &Node,
-    entry: Option<&Entry>,
-    taken: &dyn Fn(&FilePath) -> bool,
-) -> bool {
+fn wants_copy(plan: &mut Plan, path: &FilePath, node: &Node, entry: Option<&Entry>) -> bool {
     let known = entry.filter(|entry| entry.inode == node.inode && entry.version == node.version);
-    match known.map(|entry| entry.state) {
-        Some(State::Drained) if !known.is_some_and(|entry| entry.damaged) => {
-            if known.is_some_and(|entry| entry.detached) {
+    match known {
+        Some(entry) if entry.state == State::Quarantined => false,
+        Some(entry) if !entry.damaged => {
+            let is_unclosed = node.open || node.unclean;
+            if entry.detached || (entry.unclosed, entry.torn) != (is_unclosed, node.torn) {
                 plan.attach.push(path.clone());
             }
-            if known.is_some_and(|entry| has_other_attributes(node, entry)) {
+            if has_other_attributes(node, entry) {
                 plan.attributes.push(path.clone());
             }
-            return false;
+            false
         }
-        Some(State::Unclean) if node.unclean && !taken(path) => return false,
-        Some(State::Quarantined) => return false,
-        _ => {}
+        _ => true,
     }
-    let is_left = node.unclean && !taken(path);
-    if node.open {
-        plan.open.push(path.clone());
-    } else if is_left {
-        plan.unclean.push(path.clone());
-    }
-    !node.open && !is_left
 }
 
 /// Orders renames so that no target is the source of a later one. Also returns the renames that
@@ -421,7 +379,7 @@ fn in_safe_order(
 }
 
 /// Replaces copies by links where the file has a copy already, or gets one under another name.
-fn plan_links(plan: &mut Plan, tree: &Tree, entries: &Entries) {
+fn plan_links(plan: &mut Plan, tree: &Tree, entries: &Entries, stored_to: &HashSet<FilePath>) {
     let linked = plan.copies.iter().filter_map(|path| tree.get(path).filter(|node| node.links > 1));
     let mut names: HashMap<u32, Option<FilePath>> = linked.map(|node| (node.inode, None)).collect();
     if names.is_empty() {
@@ -429,6 +387,7 @@ fn plan_links(plan: &mut Plan, tree: &Tree, entries: &Entries) {
     }
     for (path, node) in tree {
         if let Some(name) = names.get_mut(&node.inode)
+            && !stored_to.contains(path)
             && entries.get(path).is_some_and(|entry| is_copy_of(entry, node))
         {
             *name = Some(path.clone());
@@ -537,29 +496,6 @@ mod tests {
         assert_eq!(plan.directories, [path("d"), path("d/empty")]);
     }
 
-    /// Mechanism: the content of a directory was removed before the file that takes the directory's
-    /// place could be copied. Consequence: while a program had that file open, nothing of the
-    /// checkpoint was outside. Fix: the content stays until the file can be copied.
-    #[test]
-    fn what_lies_where_something_else_is_to_come_stays_until_it_comes() {
-        let mut manifest = Manifest::new("job", "store", "/cairn");
-        let before = Tree::from([(path("d"), directory(2)), (path("d/f"), file(3, 1))]);
-        for (path, node) in &before {
-            let mut entry = node.entry(State::Drained);
-            entry.crc32c = (node.kind == Kind::File).then_some(7);
-            manifest.files.insert(path.clone(), entry);
-        }
-        let mut opened = file(4, 1);
-        opened.open = true;
-        for (node, expected) in [(opened, &[][..]), (file(4, 1), &[path("d/f"), path("d")])] {
-            let tree = Tree::from([(path("d"), node)]);
-            let mut plan = plan(&tree, &manifest);
-            assert_eq!(plan.remove, [path("d/f"), path("d")]);
-            plan.keep_until_replaced(&tree);
-            assert_eq!(plan.remove, expected);
-        }
-    }
-
     fn path(text: &str) -> FilePath {
         FilePath::parse(text.as_bytes()).expect("a valid path")
     }
@@ -604,7 +540,7 @@ mod tests {
             target: is_link.then(|| Target(node.target.clone())),
             reason: None,
             detached: false,
-            rolled_back: false,
+            unclosed: false,
             damaged: false,
             torn: false,
         }
@@ -622,7 +558,7 @@ mod tests {
 
     /// Plans a namespace that is the whole persist directory.
     fn plan(tree: &Tree, manifest: &Manifest) -> Plan {
-        super::plan(tree, manifest, &FilePath::root(), &|_| false)
+        super::plan(tree, manifest, &FilePath::root(), &HashSet::new())
     }
 
     fn paths(names: &[&str]) -> Vec<FilePath> {
@@ -634,19 +570,16 @@ mod tests {
     }
 
     #[test]
-    fn closed_files_are_copied_open_and_unclean_ones_are_not() {
+    fn files_are_copied_whatever_state_they_are_in() {
         let open = Node { open: true, ..file(3, 1) };
         let unclean = Node { unclean: true, ..file(4, 1) };
         let tree = tree(&[("d", directory(9)), ("d/a", file(2, 1)), ("o", open), ("u", unclean)]);
-        let plan = plan(&tree, &manifest(&[]));
         let expected = Plan {
             directories: paths(&["d"]),
-            copies: paths(&["d/a"]),
-            open: paths(&["o"]),
-            unclean: paths(&["u"]),
+            copies: paths(&["d/a", "o", "u"]),
             ..Plan::default()
         };
-        assert_eq!(plan, expected);
+        assert_eq!(plan(&tree, &manifest(&[])), expected);
     }
 
     #[test]
@@ -662,26 +595,12 @@ mod tests {
     }
 
     #[test]
-    fn a_file_whose_next_writer_died_keeps_its_older_copy() {
-        let manifest = manifest(&[("a", entry(&file(2, 1)))]);
-        let unclean = Node { unclean: true, ..file(2, 2) };
-        let plan = plan(&tree(&[("a", unclean)]), &manifest);
-        assert_eq!(plan, Plan { unclean: paths(&["a"]), ..Plan::default() });
-    }
-
-    #[test]
-    fn unclean_file_is_copied_once_where_it_is_taken_as_it_is() {
-        let unclean = Node { unclean: true, torn: true, ..file(2, 2) };
-        let left = Entry { torn: true, state: State::Unclean, ..entry(&unclean) };
-        let tree = tree(&[("a", unclean.clone())]);
-        let taken = |manifest: &Manifest| {
-            super::plan(&tree, manifest, &FilePath::root(), &|path| path.to_string() == "a")
-        };
-        let copied = Plan { copies: paths(&["a"]), ..Plan::default() };
-        assert_eq!(taken(&manifest(&[])), copied);
-        assert_eq!(taken(&manifest(&[("a", left)])), copied);
-        let drained = Entry { torn: true, ..entry(&unclean) };
-        assert!(taken(&manifest(&[("a", drained)])).is_empty());
+    fn file_that_was_closed_since_needs_no_copy_if_its_version_is_the_same() {
+        let open = Node { open: true, ..file(2, 2) };
+        let before = Entry { unclosed: true, ..entry(&open) };
+        assert!(plan(&tree(&[("a", open)]), &manifest(&[("a", before.clone())])).is_empty());
+        let closed = plan(&tree(&[("a", file(2, 2))]), &manifest(&[("a", before)]));
+        assert_eq!(closed, Plan { attach: paths(&["a"]), ..Plan::default() });
     }
 
     #[test]
@@ -726,7 +645,7 @@ mod tests {
     #[test]
     fn unlinked_files_lose_their_copy_but_detached_ones_keep_it() {
         let evicted = Entry { detached: true, ..entry(&file(3, 1)) };
-        let never_copied = Entry { state: State::Unclean, crc32c: None, ..entry(&file(5, 1)) };
+        let never_copied = Entry { state: State::Quarantined, crc32c: None, ..entry(&file(5, 1)) };
         let manifest = manifest(&[
             ("d", entry(&directory(9))),
             ("d/a", entry(&file(2, 1))),
@@ -778,7 +697,7 @@ mod tests {
             copies: paths(&["rank-1/b"]),
             ..Plan::default()
         };
-        assert_eq!(super::plan(&tree, &manifest, &path("rank-1"), &|_| false), expected);
+        assert_eq!(super::plan(&tree, &manifest, &path("rank-1"), &HashSet::new()), expected);
     }
 
     /// Returns an absent file of 10 bytes whose data have this checksum.

@@ -37,14 +37,6 @@ impl<T: Item> Queue<T> {
         Queue { waiting: Mutex::new(Waiting { items, is_newest_first: false }) }
     }
 
-    /// Removes the waiting items that are not `is_kept`; returns their number.
-    pub fn leave(&self, is_kept: impl Fn(&T) -> bool) -> usize {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let all = waiting.items.len();
-        waiting.items.retain(is_kept);
-        all - waiting.items.len()
-    }
-
     /// Takes the next item or batch; empty if nothing is left.
     pub fn take(&self, meter: &Meter) -> Vec<T> {
         // A thread that panicked had taken its item or not: both states are valid.

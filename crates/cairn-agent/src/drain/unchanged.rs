@@ -1,8 +1,8 @@
-//! Ranges of large files that are unchanged since an earlier image, so that only the rest of a copy
+//! Ranges of large files that are unchanged since an earlier cut, so that only the rest of a copy
 //! is written.
 //!
-//! Must stay true: a range called unchanged is in the copy at that place, provided the copy is of
-//! the same inode and not shorter. Therefore everything is forgotten if an image was taken that is
+//! Must stay true: a range called unchanged is in the copy of that cut, provided the copy is of the
+//! same inode and not shorter. Therefore everything is forgotten if an image was taken that is
 //! not recorded here, and nothing is known of a file that programs could store to through mappings
 //! in either image.
 //!
@@ -11,12 +11,11 @@
 use cairn_core::InodeId;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::Tree;
-use crate::drain::carry::EARLIER_BYTES_MIN;
-use crate::image::Image;
+use crate::drain::copies::SPARE_BYTES_MIN;
+use crate::image::Moment;
 use crate::model::error::Result;
 use crate::model::path::FilePath;
 use crate::store::node::Kind;
@@ -26,7 +25,7 @@ use crate::store::volume::Volume;
 /// is compared as a whole.
 const RANGES_MAX: usize = 1 << 16;
 const ALL_RANGES_MAX: usize = 1 << 20;
-/// Number of images remembered. The two places of images need three, unless some attempts fail.
+/// Number of cuts remembered. Spares need three, unless some attempts fail.
 const TAKEN_MAX: usize = 6;
 
 /// Ranges of each known file, by inode.
@@ -39,8 +38,6 @@ pub struct Unchanged {
     taken: Vec<Taken>,
     /// Number of the first of them; the agent's first image is 0.
     first: u64,
-    /// Number of the image that the copies in each place are from. A copy may be newer.
-    places: HashMap<PathBuf, u64>,
 }
 
 struct Taken {
@@ -49,15 +46,16 @@ struct Taken {
 }
 
 impl Unchanged {
-    /// Records an image that was taken; programs could store to the files in `stored_to`. Errors:
-    /// the image is no longer held.
+    /// Records a cut that was taken, and returns its number; programs could store to the files in
+    /// `stored_to`. Errors: the image is no longer held.
     pub fn note(
         &mut self,
-        image: &Image,
+        image: &Moment,
         trees: &[(&Arc<Volume>, Tree)],
         stored_to: &HashSet<FilePath>,
-    ) -> Result<()> {
+    ) -> Result<u64> {
         let mut namespaces = HashMap::new();
+        // Without an image nothing is known.
         for ((volume, tree), number) in trees.iter().zip(image.numbers()?) {
             let files = unchanged(volume, tree, stored_to)?;
             namespaces.insert(volume.name().to_string(), (number, files));
@@ -69,26 +67,22 @@ impl Unchanged {
             last.namespaces.len() == namespaces.len() && namespaces.iter().all(is_next)
         };
         if !self.taken.last().is_none_or(follows) {
-            *self = Unchanged::default();
+            // Numbers go on, so that nobody takes one for another.
+            let first = self.first + self.taken.len() as u64;
+            *self = Unchanged { first, ..Unchanged::default() };
         }
         self.taken.push(Taken { namespaces });
         if self.taken.len() > TAKEN_MAX {
             self.taken.remove(0);
             self.first += 1;
         }
-        Ok(())
+        Ok(self.first + self.taken.len() as u64 - 1)
     }
 
-    /// Records that the last image was copied to `place` as a whole.
-    pub fn note_copied(&mut self, place: &Path) {
-        let last = (self.first + self.taken.len() as u64).checked_sub(1);
-        self.places.extend(last.map(|last| (place.to_path_buf(), last)));
-    }
-
-    /// Returns what is unchanged between the copies in `place` and the last image.
-    pub fn since(&self, place: &Path) -> Since<'_> {
-        let of_place = self.places.get(place).and_then(|of| of.checked_sub(self.first));
-        let taken = of_place.and_then(|first| self.taken.get(first as usize..));
+    /// Returns what is unchanged between the cut with this number and the last one.
+    pub fn since(&self, number: u64) -> Since<'_> {
+        let first = number.checked_sub(self.first);
+        let taken = first.and_then(|first| self.taken.get(first as usize..));
         Since { taken: taken.unwrap_or_default() }
     }
 }
@@ -97,7 +91,7 @@ impl Unchanged {
 fn unchanged(volume: &Volume, tree: &Tree, stored_to: &HashSet<FilePath>) -> Result<Files<u32>> {
     let (mut files, mut all) = (HashMap::new(), 0);
     let is_known = |path: &FilePath, node: &crate::store::node::Node| {
-        let is_large = node.kind == Kind::File && node.bytes >= EARLIER_BYTES_MIN;
+        let is_large = node.kind == Kind::File && node.bytes >= SPARE_BYTES_MIN;
         is_large && node.absence.is_none() && !stored_to.contains(path)
     };
     for (path, node) in tree.iter().filter(|(path, node)| is_known(path, node)) {

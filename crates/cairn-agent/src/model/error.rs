@@ -176,7 +176,7 @@ pub enum Error {
     /// Somebody asked to give up the copy.
     #[error("stopped")]
     Stopped,
-    /// Copies of mapped files in an image may be newer than something that the image lacks.
+    /// Copies of mapped files may be newer than something that their cut lacks.
     #[error("mapped files changed while they were copied")]
     Unsteady,
     /// A file of the program has a name that is reserved for Cairn's own files.
@@ -185,10 +185,13 @@ pub enum Error {
         /// The file, relative to the store.
         path: FilePath,
     },
-    /// An image does not fit beside the last one.
-    #[error("no room for an image in {}: {missing_bytes} bytes more are needed", .place.display())]
+    /// What changed does not fit beside the cut that lies outside.
+    #[error(
+        "no room in {} for what changed, beside what is there: {missing_bytes} bytes more are needed",
+        .place.display()
+    )]
     NoRoom {
-        /// Directory of the image.
+        /// The persist directory.
         place: PathBuf,
         /// Bytes to copy beyond the available space.
         missing_bytes: u64,
@@ -371,6 +374,13 @@ impl Error {
                 | Error::Json { .. }
                 | Error::Format { .. }
         )
+    }
+
+    /// Whether a pass has to be made again although nothing is wrong with the persist directory: it
+    /// was to give way, or a program needed the space of its cut.
+    pub fn repeats_pass(&self) -> bool {
+        use cairn_core::Error::ImageLost;
+        matches!(self, Error::Stopped | Error::Unsteady | Error::Store { source: ImageLost, .. })
     }
 
     /// Whether other files would fail for the same reason: a directory that is full, read-only or

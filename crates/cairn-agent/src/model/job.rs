@@ -234,11 +234,6 @@ pub fn is_valid_job_name(name: &str) -> bool {
     starts_well && name.len() <= NAME_BYTES_MAX && name.bytes().all(allowed)
 }
 
-/// Name of the directory, in the persist directory, for the files that a killed job left.
-pub fn left_name(job: &str) -> String {
-    format!("cairn-left.{job}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

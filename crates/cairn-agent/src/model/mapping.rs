@@ -70,6 +70,15 @@ impl Mapping {
         (!is_taken).then(|| path.clone())
     }
 
+    /// Returns the place of the innermost mapped directory that `path` lies in; the root if it lies
+    /// in none.
+    pub fn root_of(&self, path: &FilePath) -> FilePath {
+        let mut rules = self.0.iter().rev();
+        let innermost =
+            rules.find(|rule| path.strip_prefix(&rule.from).is_some_and(|it| !it.is_root()));
+        innermost.map_or(FilePath::root(), |rule| rule.to.clone())
+    }
+
     /// Whether `path` would land on a name reserved for Cairn's own files.
     pub fn is_reserved(&self, path: &FilePath) -> bool {
         self.place(path).is_some_and(|place| is_ours(&place))
@@ -77,11 +86,11 @@ impl Mapping {
 }
 
 /// Whether a place has a reserved name: that of a manifest or timeline, or a prefix used for
-/// journals, temporary files of manifests, probes, leftovers of a job, images and files that were
-/// set aside. The store's own directory of damaged checkpoints is not reserved.
+/// journals, shelves, probes, last whole versions and files that were set aside. The store's own
+/// directory of damaged checkpoints is not reserved.
 fn is_ours(place: &FilePath) -> bool {
     let first = place.components().next().unwrap_or_default();
-    if [&b"cairn-left."[..], b"cairn-image.", b"cairn-aside.", b"cairn-before."]
+    if [&b"cairn-whole."[..], b"cairn-aside.", b"cairn-before."]
         .iter()
         .any(|own| first.starts_with(own))
     {

@@ -25,9 +25,6 @@ pub struct DrainPolicy {
     /// How copies are verified.
     #[serde(skip_serializing_if = "Verify::is_default")]
     pub verify: Verify,
-    /// When images of the store are copied out during a run.
-    #[serde(skip_serializing_if = "Images::is_default")]
-    pub images: Images,
     /// End of the job's time, seconds since the epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<u64>,
@@ -57,26 +54,6 @@ pub enum AtEnd {
     /// Leave them in the store until somebody asks.
     #[serde(rename = "none")]
     Nothing,
-}
-
-/// When the whole store, as it is at one moment, is copied out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Images {
-    /// When something has arrived outside, and at regular intervals.
-    #[default]
-    Auto,
-    /// Only on request.
-    Never,
-    /// This many seconds after the last one.
-    #[serde(untagged)]
-    Every(u64),
-}
-
-impl Images {
-    fn is_default(&self) -> bool {
-        *self == Images::default()
-    }
 }
 
 impl AtEnd {

@@ -120,7 +120,7 @@ pub struct Progress {
 /// Result of a pass over the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Whether every clean file is verified in the persist directory.
+    /// Whether the cut is verified in the persist directory as a whole, and all of one moment.
     pub complete: bool,
     /// Number of files verified there in their newest version.
     pub drained_files: u64,
@@ -130,23 +130,19 @@ pub struct Outcome {
     /// damaged or gone.
     #[serde(default)]
     pub lost_files: u64,
-    /// Files that somebody may still write to.
+    /// Files that somebody had open for writing at the cut.
     pub open: Vec<FilePath>,
-    /// Files whose last writer died or could not write everything, and whose present version is not
-    /// in the persist directory.
+    /// Files whose last writer died or could not write everything. Their copies are as they are.
     pub unclean: Vec<FilePath>,
-    /// Files whose last writer died or could not write everything, and whose present version is
-    /// there.
+    /// Files that are open or unclean, and whose last whole versions are kept outside, too.
     #[serde(default)]
-    pub as_they_are: Vec<FilePath>,
-    /// For an image: mapped files whose copies may contain stores that came after something the
-    /// image lacks.
+    pub whole: Vec<FilePath>,
+    /// Mapped files whose copies may contain stores that came after something the cut lacks.
     #[serde(default)]
     pub unsteady: Vec<FilePath>,
     /// Files that could not be drained, and why.
     pub failed: Vec<Failed>,
-    /// Number of files left to the next pass: they changed while they were copied, or newer files
-    /// may go first.
+    /// Number of files left to the next pass.
     pub changed: u64,
     /// Number of files and directories whose extended attributes the persist directory did not
     /// accept.
@@ -155,16 +151,15 @@ pub struct Outcome {
     /// Whether its file system refused to change permission bits.
     #[serde(default)]
     pub without_modes: bool,
-    /// Checkpoints that are incomplete. Their files are copied only at the end of a run that
-    /// succeeded.
+    /// Checkpoints that are not known to be whole. Their files are drained all the same.
     #[serde(default)]
     pub unfinished: Vec<Unfinished>,
-    /// Number of clean files that are not copied because nobody wants them outside.
+    /// Number of files that are not copied because nobody wants them outside.
     #[serde(default)]
     pub kept_files: u64,
 }
 
-/// A checkpoint that is incomplete.
+/// A checkpoint that is not known to be whole.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unfinished {
     /// Its name.
@@ -182,11 +177,6 @@ pub struct Unfinished {
     /// Whether it may be complete: nothing says that it is, nor that it is not.
     #[serde(default)]
     pub is_unknown: bool,
-    /// Whether it may still become complete.
-    pub waits: bool,
-    /// Whether its files are in the persist directory as they are.
-    #[serde(default)]
-    pub is_outside: bool,
 }
 
 impl Unfinished {
@@ -278,15 +268,10 @@ pub struct Status {
     pub version: String,
     /// Persist directory.
     pub persist: Option<PathBuf>,
-    /// Age of the last whole image that it made, milliseconds.
+    /// Time since the cut that lies outside, milliseconds; None before the first. If nothing has
+    /// changed since, what lies outside is as new as the store.
     #[serde(default)]
-    pub image_age_ms: Option<u64>,
-    /// Why the image that was begun after that one failed.
-    #[serde(default)]
-    pub image_trouble: Option<String>,
-    /// See [`Outcome::unsteady`].
-    #[serde(default)]
-    pub image_unsteady: Vec<FilePath>,
+    pub cut_age_ms: Option<u64>,
     /// Present activity.
     pub phase: Phase,
     /// Why the persist directory cannot be used, while `phase` is `retrying`.

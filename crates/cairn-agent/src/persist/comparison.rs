@@ -2,7 +2,7 @@
 
 use crate::persist::manifest::{Copy, Entry, State};
 use crate::store::extended::Carried;
-use crate::store::node::Node;
+use crate::store::node::{Kind, Node};
 
 impl Node {
     /// Returns the manifest entry of the file's present state, without a copy.
@@ -21,7 +21,7 @@ impl Node {
             target: None,
             reason: None,
             detached: false,
-            rolled_back: false,
+            unclosed: self.open || self.unclean,
             damaged: false,
             torn: self.torn,
         }
@@ -39,6 +39,14 @@ impl Node {
 pub fn holds_data_of(entry: &Entry, node: &Node) -> bool {
     let data = node.absence.map(|absence| (node.bytes, absence.crc32c));
     data.is_some() && entry.copy().map(|copy| (copy.bytes, copy.crc32c)) == data
+}
+
+/// Whether `entry` describes a copy of exactly `node`.
+pub fn is_copy_of(entry: &Entry, node: &Node) -> bool {
+    let is_copy = entry.kind == Kind::File && entry.state == State::Drained;
+    let is_same = (entry.inode, entry.version) == (node.inode, node.version);
+    let is_sound = !entry.detached && !entry.damaged;
+    is_copy && is_same && is_sound && !has_other_attributes(node, entry)
 }
 
 /// Whether mode, modification time or extended attributes of `node` differ from `entry`.

@@ -2,9 +2,11 @@
 //!
 //! Must stay true: no operation follows a symbolic link below the directory, so nothing outside it
 //! can be read, replaced or removed through one. A file gets its name only by renaming a complete
-//! and durable file. What a failed attempt leaves behind has a name that the next attempt reuses.
-//! Names are durable after `synchronise`. Paths are those of the store; files land where the
-//! mapping says.
+//! and durable file. Until then it waits in a directory of its own, the *shelf*, which no user
+//! looks into: `.cairn-STORE.new` in the persist directory, and in the place of each mapped
+//! directory, because that may be another file system. What a failed attempt leaves there has a
+//! name that the next attempt reuses. Names are durable after `synchronise`. Paths are those of the
+//! store; files land where the mapping says.
 //!
 //! Does not know what should be there; `plan.rs` does.
 
@@ -27,8 +29,6 @@ use crate::model::mapping::Mapping;
 use crate::model::path::FilePath;
 use crate::store::extended::Extended;
 
-/// Longest file name that most file systems allow, bytes.
-const NAME_BYTES_MAX: usize = 255;
 const NANOSECONDS_PER_SECOND: i64 = 1_000_000_000;
 /// Flags for opening a directory on the way to a file.
 const DIRECTORY: OFlags =
@@ -166,10 +166,15 @@ impl Destination {
 
     /// Looks at `path`. None if nothing is there, or a parent is missing or not a directory.
     pub fn look(&self, path: &FilePath) -> Result<Option<Found>> {
-        let place = self.mapping.place(path);
-        let Some((parent, name)) = place.as_ref().and_then(FilePath::split) else {
-            return Ok(None);
-        };
+        match self.mapping.place(path) {
+            Some(place) => self.look_at_place(&place),
+            None => Ok(None),
+        }
+    }
+
+    /// Looks at a place below the directory.
+    pub(crate) fn look_at_place(&self, path: &FilePath) -> Result<Option<Found>> {
+        let Some((parent, name)) = path.split() else { return Ok(None) };
         let absent = |errno| matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP);
         let directory = match self.walk(&parent) {
             Ok(directory) => directory,
@@ -314,21 +319,22 @@ impl Destination {
 
     /// Makes a symbolic link, replacing the file at that name.
     pub fn make_symlink(&self, path: &FilePath, target: &[u8], mtime_ns: i64) -> Result<()> {
-        let (parent, name) = self.parent("make the symbolic link", path)?;
-        let temporary = self.temporary_name(&name);
+        let action = "make the symbolic link";
+        let (parent, name) = self.parent(action, path)?;
+        let (shelf, temporary) = (self.shelf(action, path)?, shelf_name(path));
         let target = OsStr::from_bytes(target);
-        let make = || rustix::fs::symlinkat(target, &parent, &temporary);
+        let make = || rustix::fs::symlinkat(target, &shelf, &temporary);
         let made = match make() {
             Err(Errno::EXIST) => {
-                rustix::fs::unlinkat(&parent, &temporary, AtFlags::empty()).and_then(|()| make())
+                rustix::fs::unlinkat(&shelf, &temporary, AtFlags::empty()).and_then(|()| make())
             }
             other => other,
         };
         made.and_then(|()| {
-            set_times(&parent, &temporary, mtime_ns)?;
-            rustix::fs::renameat(&parent, &temporary, &parent, &name)
+            set_times(&shelf, OsStr::new(&temporary), mtime_ns)?;
+            rustix::fs::renameat(&shelf, &temporary, &parent, &name)
         })
-        .map_err(self.error("make the symbolic link", path))
+        .map_err(self.error(action, path))
     }
 
     /// Returns the target of a symbolic link.
@@ -368,21 +374,12 @@ impl Destination {
     /// Gives the file at `path` an inode of its own if it has other names: those keep the old inode
     /// unchanged.
     fn separate(&self, path: &FilePath) -> Result<()> {
-        let found = match self.look(path)? {
-            Some(found) if found.kind == FileType::RegularFile && found.links > 1 => found,
+        match self.look(path)? {
+            Some(found) if found.kind == FileType::RegularFile && found.links > 1 => {}
             _ => return Ok(()),
-        };
-        let failed = || Error::file("copy", &self.full_path(path));
-        let mut file = self.open_unreadable(path, found.mode)?;
-        let mut temporary = self.create_temporary(path)?;
-        let bytes = std::io::copy(&mut file, &mut temporary.file).map_err(failed())?;
-        if bytes != found.bytes {
-            // Somebody is writing to it.
-            return Err(failed()(std::io::Error::from(std::io::ErrorKind::UnexpectedEof)));
         }
-        Extended::read(&file).give(&temporary.file);
-        temporary.finish(found.mode, Some(found.mtime_ns))?;
-        temporary.publish()
+        self.copy_on_shelf(path, path)?;
+        self.publish(path)
     }
 
     /// Opens a regular file for reading even if its owner may not read it: grants the right for
@@ -429,114 +426,219 @@ impl Destination {
             .map_err(self.error("set the attributes of", path))
     }
 
-    /// Creates a temporary file that gets the name `path` once it is complete.
+    /// Creates a file on the shelf that gets the name `path` once it is complete.
     pub fn create_temporary(&self, path: &FilePath) -> Result<Temporary> {
-        let (parent, name) = self.parent("create", path)?;
-        let temporary = self.temporary_name(&name);
+        let (shelf, name) = (self.shelf("create", path)?, shelf_name(path));
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let create = || rustix::fs::openat(&parent, &temporary, flags, Mode::from_raw_mode(0o600));
+        let create = || rustix::fs::openat(&shelf, &name, flags, Mode::from_raw_mode(0o600));
         let file = match create() {
             Err(Errno::EXIST) => {
-                // An agent that died left it: only this store uses the name.
-                rustix::fs::unlinkat(&parent, &temporary, AtFlags::empty()).and_then(|()| create())
+                // A failed attempt left it: only this store uses the name.
+                rustix::fs::unlinkat(&shelf, &name, AtFlags::empty()).and_then(|()| create())
             }
             other => other,
         };
         let file = File::from(file.map_err(self.error("create", path))?);
-        let (path, is_link, published) = (self.full_path(path), false, false);
-        let refusals = self.refusals.clone();
-        Ok(Temporary { file, parent, temporary, name, path, is_link, published, refusals })
+        Ok(self.temporary(path, shelf, file))
     }
 
-    /// Links the file at `other` of the directory `there` to a temporary name that becomes `path`
-    /// later. None if it cannot have two names, or is not `found` any more.
-    pub fn link_temporary(
-        &self,
-        path: &FilePath,
-        (there, other, found): (&Destination, &FilePath, &Found),
-    ) -> Result<Option<Temporary>> {
-        let (parent, name) = self.parent("create", path)?;
-        let (old_parent, old_name) = there.parent("link", other)?;
-        let temporary = self.temporary_name(&name);
-        let link =
-            || rustix::fs::linkat(&old_parent, &old_name, &parent, &temporary, AtFlags::empty());
-        let linked = match link() {
-            Err(Errno::EXIST) => {
-                rustix::fs::unlinkat(&parent, &temporary, AtFlags::empty()).and_then(|()| link())
-            }
-            other => other,
-        };
-        if linked.is_err() {
-            return Ok(None);
-        }
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&parent, &temporary, flags, Mode::empty());
-        let file = File::from(file.map_err(self.error("open", path))?);
-        let path = self.full_path(path);
-        let (is_link, published) = (true, false);
-        let refusals = self.refusals.clone();
-        let temporary =
-            Temporary { file, parent, temporary, name, path, is_link, published, refusals };
-        let is_found = temporary.inode()? == found.inode;
-        Ok(is_found.then_some(temporary))
-    }
-
-    /// Opens the temporary file for `path` that an agent left which died; None if there is none.
+    /// Opens the file on the shelf for `path` that an agent left which died; None if there is none.
     pub fn reopen_temporary(&self, path: &FilePath) -> Result<Option<Temporary>> {
-        let (parent, name) = self.parent("open", path)?;
-        let temporary = self.temporary_name(&name);
+        let shelf = self.shelf("open", path)?;
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        match rustix::fs::openat(&parent, &temporary, flags, Mode::empty()) {
-            Ok(file) => {
-                let (file, path) = (File::from(file), self.full_path(path));
-                let (is_link, published) = (false, false);
-                let refusals = self.refusals.clone();
-                Ok(Some(Temporary {
-                    file,
-                    parent,
-                    temporary,
-                    name,
-                    path,
-                    is_link,
-                    published,
-                    refusals,
-                }))
-            }
+        match rustix::fs::openat(&shelf, shelf_name(path), flags, Mode::empty()) {
+            Ok(file) => Ok(Some(self.temporary(path, shelf, File::from(file)))),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(self.error("open", path)(errno)),
         }
     }
 
-    /// Renames the file at `path` to its temporary name, so that it can be changed. None if it has
-    /// other names, is not `found` any more, or is not writable.
-    pub fn take_temporary(&self, path: &FilePath, found: &Found) -> Result<Option<Temporary>> {
-        let (parent, name) = self.parent("open", path)?;
-        let temporary = self.temporary_name(&name);
-        if rustix::fs::renameat(&parent, &name, &parent, &temporary).is_err() {
+    fn temporary(&self, path: &FilePath, shelf: OwnedFd, file: File) -> Temporary {
+        Temporary {
+            file,
+            shelf,
+            name: shelf_name(path),
+            path: self.full_path(path),
+            is_kept: false,
+            refusals: self.refusals.clone(),
+        }
+    }
+
+    /// Returns the inode of the file on the shelf for `path`; None if there is none.
+    pub fn inode_on_shelf(&self, path: &FilePath) -> Result<Option<u64>> {
+        let shelf = self.shelf("look at", path)?;
+        match rustix::fs::statat(&shelf, shelf_name(path), AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(stat.st_ino)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(self.error("look at", path)(errno)),
+        }
+    }
+
+    /// Gives the file on the shelf its name, replacing the file there. Durable once the directory
+    /// is synchronised.
+    pub fn publish(&self, path: &FilePath) -> Result<()> {
+        let (parent, name) = self.parent("replace", path)?;
+        let shelf = self.shelf("replace", path)?;
+        rustix::fs::renameat(&shelf, shelf_name(path), &parent, &name)
+            .map_err(self.error("replace", path))
+    }
+
+    /// Gives the file on the shelf its name if that is free. Errors: `Taken` if it is not.
+    pub fn publish_new(&self, path: &FilePath) -> Result<()> {
+        let (parent, to) = self.parent("name", path)?;
+        let (shelf, from) = (self.shelf("name", path)?, shelf_name(path));
+        let taken = || Error::Taken { path: self.full_path(path) };
+        // Try `link` first: not every file system supports a rename that replaces nothing.
+        match rustix::fs::linkat(&shelf, &from, &parent, &to, AtFlags::empty()) {
+            Ok(()) => rustix::fs::unlinkat(&shelf, &from, AtFlags::empty())
+                .map_err(self.error("finish", path)),
+            Err(Errno::EXIST) => Err(taken()),
+            Err(Errno::PERM | Errno::NOSYS | Errno::OPNOTSUPP | Errno::MLINK) => {
+                let flags = rustix::fs::RenameFlags::NOREPLACE;
+                match rustix::fs::renameat_with(&shelf, &from, &parent, &to, flags) {
+                    Err(Errno::EXIST) => Err(taken()),
+                    renamed => renamed.map_err(self.error("name", path)),
+                }
+            }
+            Err(errno) => Err(self.error("name", path)(errno)),
+        }
+    }
+
+    /// Makes `path` another name of the file at `from`, replacing the file there. If the file
+    /// cannot have two names, `path` gets a copy of it.
+    pub fn link(&self, from: &FilePath, path: &FilePath) -> Result<()> {
+        let (old_parent, old_name) = self.parent("link", from)?;
+        let (shelf, name) = (self.shelf("link", path)?, shelf_name(path));
+        let link = || rustix::fs::linkat(&old_parent, &old_name, &shelf, &name, AtFlags::empty());
+        let linked = match link() {
+            Err(Errno::EXIST) => {
+                rustix::fs::unlinkat(&shelf, &name, AtFlags::empty()).and_then(|()| link())
+            }
+            other => other,
+        };
+        if linked.is_err() {
+            self.copy_on_shelf(from, path)?;
+        }
+        self.publish(path)?;
+        // `rename` does nothing if both names belong to the same file.
+        match rustix::fs::unlinkat(&shelf, &name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(self.error("link", path)(errno)),
+        }
+    }
+
+    /// Copies the regular file at `from` to the shelf, for `path`.
+    fn copy_on_shelf(&self, from: &FilePath, path: &FilePath) -> Result<()> {
+        let failed = || Error::file("copy", &self.full_path(from));
+        let lost = || failed()(std::io::Error::from(std::io::ErrorKind::NotFound));
+        let found = self.look(from)?.ok_or_else(lost)?;
+        let mut file = self.open_unreadable(from, found.mode)?;
+        let mut temporary = self.create_temporary(path)?;
+        let bytes = std::io::copy(&mut file, &mut temporary.file).map_err(failed())?;
+        if bytes != found.bytes {
+            // Somebody is writing to it.
+            return Err(failed()(std::io::Error::from(std::io::ErrorKind::UnexpectedEof)));
+        }
+        Extended::read(&file).give(&temporary.file);
+        temporary.finish(found.mode, Some(found.mtime_ns))?;
+        temporary.keep();
+        Ok(())
+    }
+
+    /// Moves the file at `path` to the shelf as a *spare*, from which a later copy of it can be
+    /// made.
+    pub fn set_spare(&self, path: &FilePath) -> Result<()> {
+        let (parent, name) = self.parent("move", path)?;
+        let shelf = self.shelf("move", path)?;
+        rustix::fs::renameat(&parent, &name, &shelf, spare_name(path))
+            .map_err(self.error("move", path))
+    }
+
+    /// Makes the spare of `path` its file on the shelf, so that it can be changed. None if there is
+    /// no spare with this inode, if it has other names, or if it is not writable.
+    pub fn take_spare(&self, path: &FilePath, inode: u64) -> Result<Option<Temporary>> {
+        let shelf = self.shelf("open", path)?;
+        if rustix::fs::renameat(&shelf, spare_name(path), &shelf, shelf_name(path)).is_err() {
             return Ok(None);
         }
         let is_it = |taken: &Temporary| {
-            rustix::fs::fstat(&taken.file)
-                .is_ok_and(|now| (now.st_ino, now.st_nlink) == (found.inode, 1))
+            rustix::fs::fstat(&taken.file).is_ok_and(|now| (now.st_ino, now.st_nlink) == (inode, 1))
         };
         // If it cannot be opened, whoever makes a new temporary file removes it.
         Ok(self.reopen_temporary(path).ok().flatten().filter(is_it))
     }
 
-    /// Returns the temporary name of `path`.
-    pub fn temporary_path(&self, path: &FilePath) -> Option<FilePath> {
-        let (parent, name) = path.split()?;
-        Some(parent.join(self.temporary_name(OsStr::from_bytes(name)).as_bytes()))
+    /// Removes the spare of `path`, if there is one.
+    pub fn drop_spare(&self, path: &FilePath) -> Result<()> {
+        let shelf = self.shelf("remove", path)?;
+        match rustix::fs::unlinkat(&shelf, spare_name(path), AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(self.error("remove", path)(errno)),
+        }
+    }
+
+    /// Moves the file at `path` to the same path below the directory `place`, which lies in the
+    /// persist directory or in the place of the mapped directory. Replaces what is there.
+    pub fn move_below(&self, path: &FilePath, place: &str) -> Result<()> {
+        let (parent, name) = self.parent("move", path)?;
+        let aside = self.place_below(path, place)?;
+        let (above, _) = aside.split().ok_or(Errno::ISDIR).map_err(self.error("move", path))?;
+        self.make_all(&above).map_err(self.error("make a directory for", path))?;
+        let moved = self.walk(&above).and_then(|above| {
+            rustix::fs::renameat(&parent, &name, &above, &name)?;
+            rustix::fs::fsync(&above)
+        });
+        moved.map_err(self.error("move", path))
+    }
+
+    /// Removes what `move_below` has put there, and directories that are empty then.
+    pub fn remove_below(&self, path: &FilePath, place: &str) -> Result<()> {
+        let mut aside = self.place_below(path, place)?;
+        let mut flags = AtFlags::empty();
+        while let Some((above, name)) = aside.split() {
+            let removed = self
+                .walk(&above)
+                .and_then(|above| rustix::fs::unlinkat(&above, OsStr::from_bytes(name), flags));
+            let is_top = name == place.as_bytes();
+            match removed {
+                Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => {}
+                Err(Errno::NOTEMPTY | Errno::EXIST) => return Ok(()),
+                Err(errno) => return Err(self.error("remove", path)(errno)),
+            }
+            if is_top {
+                return Ok(());
+            }
+            (aside, flags) = (above, AtFlags::REMOVEDIR);
+        }
+        Ok(())
+    }
+
+    /// Path of a file that `move_below` has moved, as a place below the persist directory.
+    pub fn place_below(&self, path: &FilePath, place: &str) -> Result<FilePath> {
+        let occupied = || Error::Occupied { path: path.clone() };
+        let full = self.mapping.place(path).ok_or_else(occupied)?;
+        let root = self.mapping.root_of(path);
+        let inner = full.strip_prefix(&root).ok_or_else(occupied)?;
+        Ok(root.join(place.as_bytes()).append(&inner))
     }
 
     /// Replaces the file `name` in the directory itself by one with these bytes, durably.
     pub fn replace_file(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        let path = FilePath::root().join(name.as_bytes());
-        let mut temporary = self.create_temporary(&path)?;
-        temporary.file.write_all(bytes).map_err(Error::file("write", &temporary.path))?;
-        temporary.finish(0o644, None)?;
-        temporary.publish()?;
+        let path = self.path.join(name);
+        let temporary = format!(".{name}{}", self.suffix);
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(0o600);
+        let opened = rustix::fs::openat(&self.root, &temporary, flags, mode);
+        let mut file = File::from(opened.map_err(Error::file("create", &path))?);
+        file.write_all(bytes).map_err(Error::file("write", &path))?;
+        self.refusals
+            .note(rustix::fs::fchmod(&file, Mode::from_raw_mode(0o644)))
+            .map_err(Error::file("finish", &path))?;
+        file.sync_all().map_err(Error::file("make durable", &path))?;
+        rustix::fs::renameat(&self.root, &temporary, &self.root, name)
+            .map_err(Error::file("replace", &path))?;
         self.synchronise(&FilePath::root())
     }
 
@@ -549,60 +651,105 @@ impl Destination {
         }
     }
 
-    /// Removes the temporary files that an agent of this store left in `directory`, except those in
-    /// `kept`.
-    pub fn sweep(&self, directory: &FilePath, kept: &[FilePath]) -> Result<()> {
-        let opened = match self.open_directory(directory) {
-            Ok(opened) => opened,
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
-            Err(errno) => return Err(self.error("open", directory)(errno)),
-        };
-        let listing = rustix::fs::Dir::read_from(&opened);
-        for entry in listing.map_err(self.error("list", directory))? {
-            let entry = entry.map_err(self.error("list", directory))?;
-            let name = entry.file_name().to_bytes();
-            let suffix = self.suffix.as_bytes();
-            let path = directory.join(name);
-            let is_ours = name.starts_with(b".") && name.ends_with(suffix) && name != suffix;
-            if is_ours && !kept.contains(&path) {
-                self.remove_file(&path)?;
+    /// Removes what failed attempts and agents of this store left on the shelves, except the files
+    /// for the paths in `kept`. A shelf that is empty then goes, too.
+    pub fn sweep(&self, kept: &[FilePath]) -> Result<()> {
+        let kept: Vec<OsString> = kept.iter().map(shelf_name).collect();
+        for root in self.roots() {
+            let path = self.path.join(root.as_os_str());
+            let failed = || Error::file("clear", &path);
+            let shelf = match self.walk(&root).and_then(|root| self.open_shelf(&root)) {
+                Ok(shelf) => shelf,
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
+                Err(errno) => return Err(failed()(errno)),
+            };
+            for entry in rustix::fs::Dir::read_from(&shelf).map_err(failed())? {
+                let entry = entry.map_err(failed())?;
+                let name = OsStr::from_bytes(entry.file_name().to_bytes());
+                if name != "." && name != ".." && !kept.iter().any(|kept| kept == name) {
+                    match rustix::fs::unlinkat(&shelf, name, AtFlags::empty()) {
+                        Ok(()) | Err(Errno::NOENT) => {}
+                        Err(errno) => return Err(failed()(errno)),
+                    }
+                }
+            }
+        }
+        self.remove_empty_shelves();
+        Ok(())
+    }
+
+    /// Removes shelves that are empty.
+    pub fn remove_empty_shelves(&self) {
+        for root in self.roots() {
+            if let Ok(root) = self.walk(&root) {
+                // Fails if something is there.
+                let _ = rustix::fs::unlinkat(&root, self.shelf_directory(), AtFlags::REMOVEDIR);
+            }
+        }
+    }
+
+    /// Makes the names on the shelves durable.
+    pub fn synchronise_shelves(&self) -> Result<()> {
+        for root in self.roots() {
+            match self
+                .walk(&root)
+                .and_then(|root| self.open_shelf(&root))
+                .and_then(|shelf| rustix::fs::fsync(&shelf))
+            {
+                Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
+                Err(errno) => return Err(self.error("make durable", &root)(errno)),
             }
         }
         Ok(())
     }
 
-    /// Path of the journal: the temporary name of an empty name, so no file has it.
+    /// Returns the places that have shelves.
+    fn roots(&self) -> Vec<FilePath> {
+        let mapped = self.mapping.rules().iter().map(|rule| rule.to.clone());
+        std::iter::once(FilePath::root()).chain(mapped).collect()
+    }
+
+    fn shelf_directory(&self) -> OsString {
+        OsString::from(format!("{}.new", self.suffix))
+    }
+
+    fn open_shelf(&self, root: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+        rustix::fs::openat(root, self.shelf_directory(), DIRECTORY, Mode::empty())
+    }
+
+    /// Opens the shelf for `path`, and makes it if it is missing.
+    fn shelf(&self, action: &'static str, path: &FilePath) -> Result<OwnedFd> {
+        let opened =
+            self.walk(&self.mapping.root_of(path)).and_then(|root| match self.open_shelf(&root) {
+                Err(Errno::NOENT) => {
+                    let mode = Mode::from_raw_mode(0o700);
+                    match rustix::fs::mkdirat(&root, self.shelf_directory(), mode) {
+                        Ok(()) | Err(Errno::EXIST) => self.open_shelf(&root),
+                        Err(errno) => Err(errno),
+                    }
+                }
+                opened => opened,
+            });
+        opened.map_err(self.error(action, path))
+    }
+
+    /// Path of the journal.
     pub fn journal_path(&self) -> FilePath {
         FilePath::root().join(self.suffix.as_bytes())
     }
 
-    /// Opens the journal for reading and appending. None if it does not exist and `create` is
-    /// false.
+    /// Opens the journal for reading, or a new one for writing. None if it does not exist and
+    /// `create` is false.
     pub fn open_journal(&self, create: bool) -> Result<Option<File>> {
         let path = self.journal_path();
-        let mut flags =
-            OFlags::RDWR | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        flags.set(OFlags::CREATE, create);
+        let mut flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        flags.set(OFlags::CREATE | OFlags::TRUNC, create);
         let mode = Mode::from_raw_mode(0o600);
         match rustix::fs::openat(&self.root, path.as_os_str(), flags, mode) {
             Ok(file) => Ok(Some(File::from(file))),
             Err(Errno::NOENT) if !create => Ok(None),
             Err(errno) => Err(self.error("open", &path)(errno)),
         }
-    }
-
-    /// Returns a temporary name that no other name of the directory has. A name that is too long is
-    /// cut off, and its hash distinguishes it from names with the same beginning.
-    fn temporary_name(&self, name: &OsStr) -> OsString {
-        let (name, suffix) = (name.as_bytes(), self.suffix.as_bytes());
-        let room = NAME_BYTES_MAX - 1 - suffix.len();
-        if name.len() <= room {
-            return OsString::from_vec([b".", name, suffix].concat());
-        }
-        let digest = Hash::Sha256.of(&[name]);
-        let hash: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-        let kept = &name[..room - hash.len()];
-        OsString::from_vec([b".", kept, hash.as_bytes(), suffix].concat())
     }
 
     /// Opens the parent of the place of `path`; returns it and the last component.
@@ -633,17 +780,27 @@ impl Destination {
     }
 }
 
-/// A file being written under a temporary name; removed unless it is published.
+/// Name on the shelf of the file that becomes `path`: a hash, so that files of all directories fit
+/// into one, and no name is too long.
+fn shelf_name(path: &FilePath) -> OsString {
+    let digest = Hash::Sha256.of(&[path.as_bytes()]);
+    OsString::from(digest[..16].iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+}
+
+fn spare_name(path: &FilePath) -> OsString {
+    let mut name = shelf_name(path);
+    name.push(".spare");
+    name
+}
+
+/// A file being written on the shelf; removed unless it is kept.
 pub struct Temporary {
     /// The open file.
     pub file: File,
-    parent: OwnedFd,
-    temporary: OsString,
+    shelf: OwnedFd,
     name: OsString,
     path: PathBuf,
-    /// Whether it is another name of an existing file.
-    is_link: bool,
-    published: bool,
+    is_kept: bool,
     refusals: Refusals,
 }
 
@@ -651,7 +808,7 @@ impl Temporary {
     /// Opens the file again, for reading and writing.
     pub fn reopen(&self) -> Result<File> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let opened = rustix::fs::openat(&self.parent, &self.temporary, flags, Mode::empty());
+        let opened = rustix::fs::openat(&self.shelf, &self.name, flags, Mode::empty());
         opened.map(File::from).map_err(Error::file("open", &self.path))
     }
 
@@ -664,6 +821,11 @@ impl Temporary {
     pub fn inode(&self) -> Result<u64> {
         let stat = rustix::fs::fstat(&self.file).map_err(Error::file("look at", &self.path))?;
         Ok(stat.st_ino)
+    }
+
+    /// Leaves the file on the shelf until it is published.
+    pub fn keep(mut self) {
+        self.is_kept = true;
     }
 
     /// Sets mode and modification time; they become durable with the data.
@@ -689,45 +851,13 @@ impl Temporary {
         self.set_attributes(mode, mtime_ns)?;
         self.make_durable()
     }
-
-    /// Renames the file to its final name, replacing the file there. Durable once the directory is
-    /// synchronised.
-    pub fn publish(mut self) -> Result<()> {
-        rustix::fs::renameat(&self.parent, &self.temporary, &self.parent, &self.name)
-            .map_err(Error::file("replace", &self.path))?;
-        // If both names belong to the same file, the rename does nothing, and the temporary name
-        // remains.
-        self.published = !self.is_link;
-        Ok(())
-    }
-
-    /// Gives the file its final name if that is free. Errors: `Taken` if it is not.
-    pub fn publish_new(mut self) -> Result<()> {
-        let (parent, from, to) = (&self.parent, &self.temporary, &self.name);
-        // Try `link` first: not every file system supports a rename that replaces nothing.
-        match rustix::fs::linkat(parent, from, parent, to, AtFlags::empty()) {
-            Ok(()) => rustix::fs::unlinkat(parent, from, AtFlags::empty())
-                .map_err(Error::file("finish", &self.path))?,
-            Err(Errno::EXIST) => return Err(Error::Taken { path: self.path.clone() }),
-            Err(Errno::PERM | Errno::NOSYS | Errno::OPNOTSUPP | Errno::MLINK) => {
-                let flags = rustix::fs::RenameFlags::NOREPLACE;
-                match rustix::fs::renameat_with(parent, from, parent, to, flags) {
-                    Err(Errno::EXIST) => return Err(Error::Taken { path: self.path.clone() }),
-                    renamed => renamed.map_err(Error::file("name", &self.path))?,
-                }
-            }
-            Err(errno) => return Err(Error::file("name", &self.path)(errno)),
-        }
-        self.published = true;
-        Ok(())
-    }
 }
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        if !self.published {
+        if !self.is_kept {
             // If this fails, the next agent reuses or sweeps the file.
-            let _ = rustix::fs::unlinkat(&self.parent, &self.temporary, AtFlags::empty());
+            let _ = rustix::fs::unlinkat(&self.shelf, &self.name, AtFlags::empty());
         }
     }
 }
@@ -803,7 +933,8 @@ mod tests {
         temporary.file.write_all(b"data").expect("writes");
         temporary.finish(0o640, Some(1_500_000_000_123_456_789)).expect("finishes");
         assert_eq!(destination.look(&path("d/f")).expect("looks"), None);
-        temporary.publish().expect("publishes");
+        temporary.keep();
+        destination.publish(&path("d/f")).expect("publishes");
         let found = destination.look(&path("d/f")).expect("looks").expect("is there");
         assert_eq!((found.bytes, found.mode, found.kind), (4, 0o640, FileType::RegularFile));
         assert!(same_time(1_500_000_000_123_456_789, found.mtime_ns));
@@ -828,16 +959,27 @@ mod tests {
     fn a_dropped_temporary_leaves_nothing_and_a_stale_one_is_reused() {
         let scratch = Scratch::new("drop");
         let destination = scratch.open();
-        let stale = scratch.0.join("out/.f.cairn-0123");
-        fs::write(&stale, "from an agent that died").expect("writes");
+        let shelf = scratch.0.join("out/.cairn-0123.new");
+        let stale = |name: &str| {
+            let mut temporary = destination.create_temporary(&path(name)).expect("creates");
+            temporary.file.write_all(b"from an agent that died").expect("writes");
+            temporary.keep();
+        };
+        stale("f");
         drop(destination.create_temporary(&path("f")).expect("creates over the stale one"));
-        assert!(!stale.exists());
-        fs::write(&stale, "again").expect("writes");
-        fs::write(scratch.0.join("out/.f.cairn-other"), "of another store").expect("writes");
-        destination.sweep(&FilePath::root(), &[path(".f.cairn-0123")]).expect("sweeps");
-        assert!(stale.exists(), "it is kept");
-        destination.sweep(&FilePath::root(), &[]).expect("sweeps");
-        assert!(!stale.exists() && scratch.0.join("out/.f.cairn-other").exists());
+        assert_eq!(fs::read_dir(&shelf).expect("lists").count(), 0);
+        stale("f");
+        stale("g");
+        let other = scratch.0.join("out/.cairn-other.new");
+        fs::create_dir(&other).expect("makes");
+        destination.sweep(&[path("f")]).expect("sweeps");
+        assert!(destination.reopen_temporary(&path("f")).expect("looks").is_some_and(|it| {
+            it.keep();
+            true
+        }));
+        assert!(destination.inode_on_shelf(&path("g")).expect("looks").is_none());
+        destination.sweep(&[]).expect("sweeps");
+        assert!(!shelf.exists() && other.exists());
     }
 
     #[test]
@@ -850,11 +992,13 @@ mod tests {
         symlink(&outside, scratch.0.join("out/d")).expect("links");
         symlink(outside.join("f"), scratch.0.join("out/f")).expect("links");
 
-        assert!(destination.create_temporary(&path("d/f")).is_err());
+        destination.create_temporary(&path("d/f")).expect("creates").keep();
+        assert!(destination.publish(&path("d/f")).is_err());
         assert!(destination.make_directory(&path("d"), 0o755).is_err());
         assert!(destination.open_file(&path("f")).is_err());
         destination.remove_file(&path("d/f")).expect("nothing of ours is there");
-        destination.create_temporary(&path("f")).expect("creates").publish().expect("publishes");
+        destination.create_temporary(&path("f")).expect("creates").keep();
+        destination.publish(&path("f")).expect("publishes");
         assert_eq!(fs::read(outside.join("f")).expect("is untouched"), b"precious");
         assert!(fs::symlink_metadata(scratch.0.join("out/f")).expect("exists").is_file());
     }
@@ -879,25 +1023,40 @@ mod tests {
         let scratch = Scratch::new("long");
         let destination = scratch.open();
         let long = FilePath::parse(&[b'n'; 255]).expect("a valid path");
-        destination.create_temporary(&long).expect("creates").publish().expect("publishes");
+        destination.create_temporary(&long).expect("creates").keep();
+        destination.publish(&long).expect("publishes");
         assert!(destination.look(&long).expect("looks").is_some());
     }
 
     #[test]
-    fn long_names_that_begin_alike_have_different_temporary_files() {
-        let scratch = Scratch::new("alike");
+    fn file_that_is_moved_aside_comes_below_the_place_and_leaves_no_directory() {
+        let scratch = Scratch::new("aside");
         let destination = scratch.open();
-        let [one, other] = [b'1', b'2'].map(|end| {
-            FilePath::parse(&[[b'n'; 254].as_slice(), &[end]].concat()).expect("a valid path")
-        });
-        let mut first = destination.create_temporary(&one).expect("creates");
-        let mut second = destination.create_temporary(&other).expect("creates");
-        first.file.write_all(b"one").expect("writes");
-        second.file.write_all(b"other").expect("writes");
-        first.publish().expect("publishes");
-        second.publish().expect("publishes");
-        let content = |path: &FilePath| fs::read(destination.full_path(path)).expect("is there");
-        assert_eq!((content(&one), content(&other)), (b"one".to_vec(), b"other".to_vec()));
+        destination.make_directory(&path("d"), 0o755).expect("makes");
+        for text in ["one", "two"] {
+            fs::write(scratch.0.join("out/d/f"), text).expect("writes");
+            destination.move_below(&path("d/f"), "cairn-whole.job").expect("moves");
+        }
+        let aside = scratch.0.join("out/cairn-whole.job");
+        assert_eq!(fs::read(aside.join("d/f")).expect("reads"), b"two");
+        destination.remove_below(&path("d/f"), "cairn-whole.job").expect("removes");
+        assert!(!aside.exists() && scratch.0.join("out/d").exists());
+        destination.remove_below(&path("d/f"), "cairn-whole.job").expect("nothing is there");
+    }
+
+    #[test]
+    fn spare_is_taken_only_if_it_is_the_one_that_is_known() {
+        let scratch = Scratch::new("spare");
+        let destination = scratch.open();
+        let file = scratch.0.join("out/f");
+        for wrong in [0, 1] {
+            fs::write(&file, "text").expect("writes");
+            let inode = fs::metadata(&file).expect("is there").ino();
+            destination.set_spare(&path("f")).expect("moves");
+            let taken = destination.take_spare(&path("f"), inode + wrong).expect("looks");
+            assert_eq!(taken.is_some(), wrong == 0);
+        }
+        assert!(!file.exists());
     }
 
     /// Mechanism: to give a linked file an inode of its own, the file was opened for reading. A

@@ -1,53 +1,43 @@
 //! The persist directory together with its manifest.
 //!
-//! Must stay true: before anything changes in a directory whose manifest says *complete*, the
-//! manifest on disk retracts that, so that a half-replaced set of files never passes for a
-//! checkpoint. Before a manifest names a file, the file's directory has been made durable. What an
-//! agent did before it died is in the journal, and enters the manifest before anything else is
-//! done.
+//! Must stay true: the directory holds one cut of the store. It turns to the next cut in one step:
+//! the journal gets all steps of the turn, they are carried out, and the manifest says what is
+//! there. An agent that dies in between has its turn finished by whoever opens the directory next.
+//! Before a manifest names a file, the file's directory has been made durable.
+//!
+//! Does not decide what is to be there; `drain/sequence.rs` does.
 
 use crate::checkpoint::sets::register;
 use crate::model::checkpoint_name::Name;
 use crate::model::error::{Error, Result};
-use crate::model::job::{Job, left_name};
+use crate::model::job::Job;
+use crate::model::log;
 use crate::model::path::FilePath;
 use crate::persist::destination::{Destination, Found, same_time};
 use crate::persist::displaced::Before;
-use crate::persist::journal::{Intent, Journal};
-use crate::persist::manifest::{Checkpoint, Entry, Manifest, Partial, State, manifest_name};
-use crate::persist::ownership;
+use crate::persist::manifest::{Checkpoint, Entry, Manifest, State, manifest_name, whole_name};
+use crate::persist::steps::{Fate, Step};
+use crate::persist::{journal, ownership};
+use crate::store::extended::{Carried, Extended};
 use crate::store::node::{Kind, Node};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, btree_map};
-use std::fs;
-use std::iter;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-/// Shortest time between two commits of the manifest during a long pass.
-const COMMIT_EVERY: Duration = Duration::from_secs(2);
-/// Commits take at most one part in this many of the time.
-const COMMIT_SHARE: u32 = 10;
-
-/// A version that no file has.
-const OF_NO_FILE: u64 = u64::MAX;
+/// Returns the extended attributes of a file of the store, as the cut has them.
+pub type ExtendedOf<'a> = dyn Fn(&FilePath) -> Option<&'a Extended> + 'a;
 
 /// An open persist directory and its manifest.
 pub struct Ledger {
     destination: Arc<Destination>,
-    journal: Arc<Journal>,
     manifest: Manifest,
     /// Whether the manifest in memory differs from the one on disk.
     dirty: bool,
-    complete_on_disk: bool,
     is_on_disk: bool,
     /// Whether files were drained to the directory, so that the manifest says more than a claim.
     has_drained: bool,
-    /// The complete checkpoints of the store. The manifest names each as soon as all of its files
-    /// are here.
-    expected: Vec<register::Checkpoint>,
-    /// All checkpoints of the store, whole or not.
-    sets: Vec<Partial>,
+    /// Whether there is a journal.
+    is_turning: bool,
     /// Whether other jobs drain here, too.
     is_shared: bool,
     /// Files that were here before the job. None if only the job's files are here, or if every copy
@@ -55,13 +45,11 @@ pub struct Ledger {
     before: Option<Before>,
     /// Directories whose names may not be durable yet.
     touched: BTreeSet<FilePath>,
-    committed_at: Instant,
-    commit_cost: Duration,
 }
 
 impl Ledger {
-    /// Opens the directory and the manifest of the job, and recovers changes that an agent
-    /// announced before it died.
+    /// Opens the directory and the manifest of the job, and finishes a turn that an agent had begun
+    /// when it died.
     pub fn open(path: &Path, job: &Job) -> Result<Ledger> {
         Ledger::settle_earlier(path, job)?;
         let (mut destination, on_disk) = Ledger::look(path, job)?;
@@ -74,31 +62,35 @@ impl Ledger {
         destination.map(job.map.clone());
         destination.make_places()?;
         let destination = Arc::new(destination);
-        let (is_on_disk, complete_on_disk) =
-            (on_disk.is_some(), on_disk.as_ref().is_some_and(|manifest| manifest.complete));
+        let is_on_disk = on_disk.is_some();
         let has_drained = on_disk.as_ref().is_some_and(|manifest| !manifest.is_claim());
         let manifest = Manifest::resume(on_disk, job);
-        let (journal, intents) = Journal::open(Arc::clone(&destination))?;
+        let steps = journal::read(&destination)?;
         let mut ledger = Ledger {
             destination,
-            journal: Arc::new(journal),
             manifest,
             dirty: false,
             is_on_disk,
             has_drained,
-            complete_on_disk,
-            expected: Vec::new(),
-            sets: Vec::new(),
+            // A journal without its end goes with the next commit.
+            is_turning: true,
             is_shared: job.shared,
-            before: (!job.shared && job.persist.as_deref() == Some(path)).then(Before::default),
+            before: (!job.shared).then(Before::default),
             touched: BTreeSet::new(),
-            committed_at: Instant::now(),
-            commit_cost: Duration::ZERO,
         };
         ledger.set_directory_rights(false)?;
-        ledger.recover(intents)?;
-        if is_on_disk && !complete_on_disk {
+        if !steps.is_empty() {
+            ledger.carry_out_all(&steps, &|_| None, &mut |path, done| {
+                // A file that cannot be changed stays as it is, and the next pass tries again.
+                if let Err(error) = done {
+                    log::say(log::Level::Warn, format_args!("{path}: {error}"));
+                }
+                Ok(())
+            })?;
             ledger.look_at_directories();
+            ledger.dirty = true;
+            ledger.commit()?;
+            ledger.destination.remove_empty_shelves();
         }
         Ok(ledger)
     }
@@ -136,14 +128,7 @@ impl Ledger {
             persist_id: None,
             ..job.clone()
         };
-        let ledger = Ledger::open(path, &earlier)?;
-        let directories = ledger.manifest.files.iter();
-        let directories = directories.filter(|(_, entry)| entry.kind == Kind::Directory);
-        ledger.destination.sweep(&FilePath::root(), &[])?;
-        for (directory, _) in directories {
-            ledger.destination.sweep(directory, &[])?;
-        }
-        Ok(())
+        Ledger::open(path, &earlier)?.destination.sweep(&[])
     }
 
     /// Checks that the directory can be drained to. Errors: it cannot be opened, or is not the one
@@ -165,57 +150,247 @@ impl Ledger {
         Ok((destination, on_disk))
     }
 
-    /// Applies announced changes to the manifest: whether each was carried out is decided by
-    /// looking.
-    fn recover(&mut self, intents: Vec<Intent>) -> Result<()> {
-        if intents.is_empty() {
+    /// Turns the directory: writes `steps` to the journal and carries them out. `settle` takes the
+    /// result of each; an error that it returns ends the turn, which the next ledger finishes.
+    /// Errors: that one; the journal cannot be written, and nothing has changed.
+    pub fn turn(
+        &mut self,
+        steps: &[Step],
+        extended: &ExtendedOf<'_>,
+        settle: &mut dyn FnMut(&FilePath, Result<()>) -> Result<()>,
+    ) -> Result<()> {
+        if steps.is_empty() {
             return Ok(());
         }
-        self.set_complete(false, false);
-        for Intent { path, entry, inode } in intents {
-            let found = self.destination.look(&path)?;
-            let carried_out = match (&entry, &found) {
-                (Some(entry), Some(found)) => self.is_result(&path, entry, inode, found)?,
-                _ => false,
-            };
-            let known = if carried_out { entry } else { self.entry(&path).cloned() };
-            match (known, found) {
-                (Some(entry), Some(found)) if entry.is_ours(&found) => {
-                    // Other entries hold the attributes of a copy to come.
-                    if entry.state == State::Drained {
-                        // Enter the attributes found, so that the next pass corrects them.
-                        let mode = found.mode;
-                        let mtime_ns = entry.mtime_found(&found);
-                        let extended = self.destination.extended(&path).carried(true);
-                        self.put(path.clone(), Entry { mode, mtime_ns, extended, ..entry });
-                    }
-                }
-                _ => drop(self.take(&path)),
-            }
-            self.touched.extend(path.split().map(|(parent, _)| parent));
-        }
-        self.commit()
+        self.claim()?;
+        self.set_directory_rights(false)?;
+        self.destination.synchronise_shelves()?;
+        self.is_turning = true;
+        journal::write(&self.destination, steps)?;
+        self.carry_out_all(steps, extended, settle)
     }
 
-    /// Whether `found` at `path` is what `entry` and `inode` announced.
-    fn is_result(
-        &self,
-        path: &FilePath,
-        entry: &Entry,
-        inode: Option<u64>,
-        found: &Found,
-    ) -> Result<bool> {
-        if !entry.is_ours(found) {
-            return Ok(false);
+    fn carry_out_all(
+        &mut self,
+        steps: &[Step],
+        extended: &ExtendedOf<'_>,
+        settle: &mut dyn FnMut(&FilePath, Result<()>) -> Result<()>,
+    ) -> Result<()> {
+        // Copies that could not be renamed: nothing may take their places.
+        let mut kept = HashSet::new();
+        let mut has_failed = false;
+        for step in steps {
+            let path = step.path();
+            if has_failed && matches!(step, Step::Remove { .. }) {
+                // Not all of the cut is there: what lay outside before stays.
+                continue;
+            }
+            let done = match kept.contains(path) {
+                true => Err(Error::Changed { path: path.clone() }),
+                false => self.carry_out(step, extended),
+            };
+            if let (Step::Rename { from, .. }, Err(_)) = (step, &done) {
+                kept.insert(from);
+            }
+            has_failed |= done.is_err();
+            settle(path, done)?;
         }
-        match entry.kind {
-            Kind::Directory => Ok(true),
-            Kind::File => Ok(inode == Some(found.inode)),
-            Kind::Symlink => {
-                let target = self.destination.read_link(path)?;
-                Ok(entry.target.as_ref().is_some_and(|announced| announced.0 == target))
+        Ok(())
+    }
+
+    /// Carries out one step, or does nothing if it is done.
+    fn carry_out(&mut self, step: &Step, extended: &ExtendedOf<'_>) -> Result<()> {
+        self.touch_parent(step.path());
+        match step {
+            Step::Remove { path } => self.remove(path),
+            Step::Directory { path, entry } => self.make_directory(path, entry, extended),
+            Step::Rename { from, path, inode } => self.rename(from, path, *inode),
+            Step::Symlink { path, entry } => self.make_symlink(path, entry),
+            Step::Place { path, entry, inode, fate } => self.place(path, entry, *inode, *fate),
+            Step::Link { from, path, entry } => self.link(from, path, entry),
+            Step::Attributes { path, mode, mtime_ns } => {
+                self.set_attributes(path, (*mode, *mtime_ns), extended)
+            }
+            Step::Release { path } => self.release(path),
+        }
+    }
+
+    fn remove(&mut self, path: &FilePath) -> Result<()> {
+        // A copy that is not ours any more stays. Its entry is dropped either way.
+        if let Some((entry, _)) = self.find_ours(path)? {
+            match entry.kind {
+                Kind::Directory => self.destination.remove_directory(path)?,
+                Kind::File | Kind::Symlink => self.destination.remove_file(path)?,
             }
         }
+        self.take(path);
+        Ok(())
+    }
+
+    fn make_directory(
+        &mut self,
+        path: &FilePath,
+        entry: &Entry,
+        extended: &ExtendedOf<'_>,
+    ) -> Result<()> {
+        self.require_name(path, Kind::Directory)?;
+        self.destination.make_directory(path, entry.mode)?;
+        let carried = match extended(path) {
+            Some(extended) if !extended.is_empty() => {
+                extended.carried(self.destination.set_extended(path, extended)?)
+            }
+            _ => None,
+        };
+        // The owner keeps all rights: otherwise nothing more could be drained into it.
+        self.destination.set_attributes(path, entry.mode | 0o700, entry.mtime_ns)?;
+        self.put(path.clone(), Entry { extended: carried, ..entry.clone() });
+        Ok(())
+    }
+
+    fn rename(&mut self, from: &FilePath, path: &FilePath, inode: u64) -> Result<()> {
+        let is_it = |found: Option<Found>| found.is_some_and(|found| found.inode == inode);
+        let entry = self.entry(from).cloned();
+        let Some(entry) = entry else { return Ok(()) };
+        if !is_it(self.destination.look(path)?) || is_it(self.destination.look(from)?) {
+            if self.find_ours(from)?.is_none_or(|(_, found)| found.inode != inode) {
+                self.take(from);
+                return Err(Error::Changed { path: path.clone() });
+            }
+            self.require_name(path, Kind::File)?;
+            self.touch_parent(from);
+            self.destination.rename(from, path)?;
+        }
+        self.take(from);
+        self.put(path.clone(), entry);
+        Ok(())
+    }
+
+    fn make_symlink(&mut self, path: &FilePath, entry: &Entry) -> Result<()> {
+        let target = entry.target.as_ref().map(|target| &target.0[..]).unwrap_or_default();
+        let is_there = self.destination.look(path)?.is_some_and(|found| entry.is_ours(&found))
+            && self.destination.read_link(path).is_ok_and(|found| found == target);
+        if !is_there {
+            self.require_name(path, Kind::Symlink)?;
+            self.destination.make_symlink(path, target, entry.mtime_ns)?;
+        }
+        self.put(path.clone(), entry.clone());
+        Ok(())
+    }
+
+    fn place(&mut self, path: &FilePath, entry: &Entry, inode: u64, fate: Fate) -> Result<()> {
+        let found = self.destination.look(path)?;
+        if found.is_none_or(|found| found.inode != inode) {
+            if self.destination.inode_on_shelf(path)? != Some(inode) {
+                return Err(Error::Changed { path: path.clone() });
+            }
+            self.require_name(path, Kind::File)?;
+            if self.is_ours(path)? {
+                match fate {
+                    Fate::Gone => {}
+                    Fate::Whole => self.keep_whole(path)?,
+                    Fate::Spare => self.destination.set_spare(path)?,
+                }
+            }
+            match self.needs_free_name(path)? {
+                true => self.destination.publish_new(path)?,
+                false => self.destination.publish(path)?,
+            }
+        }
+        if fate == Fate::Whole {
+            self.note_whole(path)?;
+        }
+        self.put(path.clone(), entry.clone());
+        Ok(())
+    }
+
+    /// Moves the copy at `path` to the directory for last whole versions.
+    fn keep_whole(&self, path: &FilePath) -> Result<()> {
+        self.destination.move_below(path, &whole_name(&self.manifest.job))
+    }
+
+    /// Enters the copy that `path` had, if it is in the directory for last whole versions.
+    fn note_whole(&mut self, path: &FilePath) -> Result<()> {
+        let Some(entry) = self.entry(path).cloned() else { return Ok(()) };
+        let place = self.destination.place_below(path, &whole_name(&self.manifest.job))?;
+        if self.destination.look_at_place(&place)?.is_some_and(|found| entry.is_ours(&found)) {
+            self.dirty = true;
+            self.manifest.whole.insert(path.clone(), entry);
+        }
+        Ok(())
+    }
+
+    /// Removes the last whole version of a file, unless what has its name is still not whole.
+    fn release(&mut self, path: &FilePath) -> Result<()> {
+        let here = self.entry(path).filter(|entry| entry.kind == Kind::File);
+        if here.is_none_or(|entry| entry.state == State::Drained && !entry.unclosed) {
+            self.destination.remove_below(path, &whole_name(&self.manifest.job))?;
+            self.dirty |= self.manifest.whole.remove(path).is_some();
+        }
+        Ok(())
+    }
+
+    fn link(&mut self, from: &FilePath, path: &FilePath, entry: &Entry) -> Result<()> {
+        if self.find_ours(from)?.is_none() {
+            return Err(Error::Changed { path: path.clone() });
+        }
+        self.require_name(path, Kind::File)?;
+        self.destination.link(from, path)?;
+        self.put(path.clone(), entry.clone());
+        Ok(())
+    }
+
+    fn set_attributes(
+        &mut self,
+        path: &FilePath,
+        (mode, mtime_ns): (u32, i64),
+        extended: &ExtendedOf<'_>,
+    ) -> Result<()> {
+        let found = match self.find_ours(path)? {
+            Some((entry, _)) => Some(entry),
+            // A turn that was cut off may have set them already.
+            None => self.entry(path).cloned().filter(|entry| {
+                let changed = entry.with_attributes(mode, mtime_ns);
+                self.destination
+                    .look(path)
+                    .is_ok_and(|it| it.is_some_and(|it| changed.is_ours(&it)))
+            }),
+        };
+        let Some(entry) = found else {
+            // Somebody changed or removed the copy: the next pass makes another one.
+            self.take(path);
+            return Err(Error::Changed { path: path.clone() });
+        };
+        let carried = match extended(path) {
+            Some(extended) if has_other(extended, entry.extended) => {
+                extended.carried(self.destination.set_extended(path, extended)?)
+            }
+            _ => entry.extended,
+        };
+        let all = if entry.kind == Kind::Directory { 0o700 } else { 0 };
+        self.destination.set_attributes(path, mode | all, mtime_ns)?;
+        self.update(path, |entry| {
+            (entry.mode, entry.mtime_ns, entry.extended) = (mode, mtime_ns, carried);
+        });
+        Ok(())
+    }
+
+    /// Prepares the name for something of the job. Errors: `Reserved`, `Taken`.
+    fn require_name(&mut self, path: &FilePath, kind: Kind) -> Result<()> {
+        if self.destination.mapping().is_reserved(path) {
+            return Err(Error::Reserved { path: path.clone() });
+        }
+        self.set_aside_existing(path, kind)?;
+        let is_free = kind == Kind::Directory
+            || !self.needs_free_name(path)?
+            || self.destination.look(path)?.is_none();
+        match is_free {
+            true => Ok(()),
+            false => Err(Error::Taken { path: self.destination.full_path(path) }),
+        }
+    }
+
+    fn touch_parent(&mut self, path: &FilePath) {
+        self.touched.extend(path.split().map(|(parent, _)| parent));
     }
 
     /// Returns the directory.
@@ -228,32 +403,6 @@ impl Ledger {
         Arc::clone(&self.destination)
     }
 
-    /// Returns the journal, for threads that copy into the directory.
-    pub fn shared_journal(&self) -> Arc<Journal> {
-        Arc::clone(&self.journal)
-    }
-
-    /// Announces a change of `path` before it happens: it gets `entry` (as the regular file `inode`
-    /// of the directory, if it is one), or is removed. Errors: `Reserved`, `Taken`; nothing is
-    /// announced then.
-    pub fn announce(
-        &mut self,
-        path: &FilePath,
-        entry: Option<&Entry>,
-        inode: Option<u64>,
-    ) -> Result<()> {
-        if let Some(entry) = entry {
-            if self.destination.mapping().is_reserved(path) {
-                return Err(Error::Reserved { path: path.clone() });
-            }
-            self.set_aside_existing(path, entry.kind)?;
-            if entry.kind != Kind::Directory && !self.may_replace(path)? {
-                return Err(Error::Taken { path: self.destination.full_path(path) });
-            }
-        }
-        self.journal.add(&Intent { path: path.clone(), entry: entry.cloned(), inode })
-    }
-
     /// Sets aside what was at `path` before the job. Errors: `Taken` if it cannot be moved.
     pub fn set_aside_existing(&mut self, path: &FilePath, kind: Kind) -> Result<()> {
         match &mut self.before {
@@ -262,12 +411,6 @@ impl Ledger {
             }
             _ => Ok(()),
         }
-    }
-
-    /// Whether a copy may replace what is at `path`. In a shared directory, only what this job put
-    /// there may be replaced.
-    pub fn may_replace(&self, path: &FilePath) -> Result<bool> {
-        Ok(!self.needs_free_name(path)? || self.destination.look(path)?.is_none())
     }
 
     /// Whether a new copy at `path` must find the name free.
@@ -324,7 +467,8 @@ impl Ledger {
     /// Ties the copy at `path` to its file in the store.
     pub fn attach(&mut self, path: &FilePath, node: &Node) {
         self.update(path, |entry| {
-            (entry.detached, entry.rolled_back) = (false, false);
+            (entry.detached, entry.torn) = (false, node.torn);
+            entry.unclosed = node.open || node.unclean;
             entry.inode = node.inode;
             if node.kind == Kind::File {
                 if let Some(copy) = entry.copy() {
@@ -335,58 +479,11 @@ impl Ledger {
         });
     }
 
-    /// Ties what is at `path` to a file of which it is not a copy: a copy replaces it, or it is
-    /// removed with the file.
-    pub fn attach_outdated(&mut self, path: &FilePath, inode: u32) {
-        self.update(path, |entry| {
-            (entry.detached, entry.rolled_back) = (false, false);
-            (entry.inode, entry.version) = (inode, OF_NO_FILE);
-        });
-    }
-
-    /// Moves files that arrived after the image that the store was filled from, and were not
-    /// written again, to a directory of their own. Files that somebody changed stay. Returns the
-    /// directory if anything was moved. Errors: a file cannot be moved, and stays where it was.
-    pub fn set_rolled_back_aside(&mut self) -> Result<Option<PathBuf>> {
-        let rolled_back = self.manifest.files.iter().filter(|(_, entry)| entry.rolled_back);
-        let paths: Vec<(FilePath, Kind)> =
-            rolled_back.map(|(path, entry)| (path.clone(), entry.kind)).collect();
-        let mut place: Option<(PathBuf, Destination)> = None;
-        for (path, kind) in paths.iter().rev() {
-            if !self.is_ours(path)? {
-                self.take(path);
-                continue;
-            }
-            self.announce(path, None, None)?;
-            if *kind == Kind::Directory {
-                self.destination.remove_directory(path)?;
-            } else {
-                let (_, there) = match &place {
-                    Some(place) => place,
-                    None => place.insert(self.place_of_rolled_back()?),
-                };
-                let above = |path: &FilePath| path.split().map(|(parent, _)| parent);
-                let mut parents: Vec<FilePath> = iter::successors(above(path), above).collect();
-                parents.retain(|parent| !parent.is_root());
-                for parent in parents.iter().rev() {
-                    there.make_directory(parent, 0o700)?;
-                }
-                self.destination.move_to(path, there)?;
-            }
-            self.touched.extend(path.split().map(|(parent, _)| parent));
-            self.take(path);
-        }
-        Ok(place.map(|(path, _)| path))
-    }
-
-    fn place_of_rolled_back(&self) -> Result<(PathBuf, Destination)> {
-        let name = format!("{}.lost", left_name(&self.manifest.job));
-        let numbered = |number: u32| self.destination.path().join(format!("{name}.{number}"));
-        let free = (1..=u32::MAX).map(numbered).find(|path| !path.exists());
-        let path = free.unwrap_or_else(|| self.destination.path().join(name));
-        fs::create_dir(&path).map_err(Error::file("make", &path))?;
-        let there = Destination::open(&path, "aside")?;
-        Ok((path, there))
+    /// Records that the data of `node` in the store are damaged. An earlier copy stays where it is.
+    pub fn quarantine(&mut self, path: &FilePath, node: &Node, reason: String) {
+        let earlier = self.entry(path).and_then(Entry::copy);
+        let entry = node.entry(State::Quarantined);
+        self.put(path.clone(), Entry { earlier, reason: Some(reason), ..entry });
     }
 
     /// Whether what is at `path` is still exactly what its entry says we put there.
@@ -399,16 +496,6 @@ impl Ledger {
         let Some(entry) = self.entry(path) else { return Ok(None) };
         let found = self.destination.look(path)?.filter(|found| entry.is_ours(found));
         Ok(found.map(|found| (entry.clone(), found)))
-    }
-
-    /// Records that names in this directory changed.
-    pub fn touch(&mut self, directory: FilePath) {
-        self.touched.insert(directory);
-    }
-
-    #[cfg(test)]
-    pub(crate) fn is_touched(&self, directory: &FilePath) -> bool {
-        self.touched.contains(directory)
     }
 
     /// Sets the modes of directories whose owner lacks rights in the store: to exactly those, or to
@@ -427,23 +514,6 @@ impl Ledger {
         ownership::write_claim(&self.destination, &self.manifest)?;
         self.is_on_disk = true;
         Ok(())
-    }
-
-    /// Prepares a change of the copies at `changed`: claims the directory, retracts *complete*, and
-    /// retracts the checkpoints with these files. Call it before anything changes.
-    pub fn begin_changes(&mut self, changed: &HashSet<&FilePath>) -> Result<()> {
-        self.claim()?;
-        self.set_directory_rights(false)?;
-        self.set_complete(false, false);
-        self.note_partial(changed);
-        let known = self.manifest.checkpoints.len();
-        let is_kept = |checkpoint: &Checkpoint| {
-            !checkpoint.files.iter().any(|file| changed.contains(&file.path))
-        };
-        self.manifest.checkpoints.retain(is_kept);
-        let retracts = self.manifest.checkpoints.len() < known;
-        self.dirty |= retracts;
-        if self.complete_on_disk || retracts { self.write_manifest() } else { Ok(()) }
     }
 
     /// Enters the checkpoints of the store that are here. Checkpoints of earlier stores, and those
@@ -475,94 +545,36 @@ impl Ledger {
         drained.into_iter().for_each(|one| self.manifest.enter(one));
     }
 
-    /// Sets the complete checkpoints of the store, and all checkpoints, whole or not.
-    pub fn expect(&mut self, complete: Vec<register::Checkpoint>, sets: Vec<Partial>) {
-        (self.expected, self.sets) = (complete, sets);
-    }
-
-    /// Enters those of the complete checkpoints whose files are all here.
-    pub fn name_drained(&mut self) {
+    /// Enters those of the `complete` checkpoints whose files are all here.
+    pub fn name_drained(&mut self, complete: &[register::Checkpoint]) {
         let manifest = &self.manifest;
         let is_here = |known: &&register::Checkpoint| known.files.iter().all(|it| manifest.has(it));
-        let drained = self.expected.iter().filter(is_here);
+        let drained = complete.iter().filter(is_here);
         let drained = drained.filter_map(|known| Checkpoint::of(known, manifest)).collect();
         self.put_checkpoints(drained);
     }
 
-    /// Records the checkpoints that are here in part, or will be while the files at `changed` are
-    /// replaced.
-    pub fn note_partial(&mut self, changed: &HashSet<&FilePath>) {
-        let manifest = &self.manifest;
-        let stays = |known: &&Checkpoint| {
-            let changes = known.files.iter().any(|file| changed.contains(&file.path));
-            known.is_whole(manifest) && !changes
-        };
-        let (whole, retracted): (Vec<_>, Vec<_>) = manifest.checkpoints.iter().partition(stays);
-        let whole = whole.into_iter().flat_map(|known| &known.files).map(|file| &file.path);
-        let whole: HashSet<&FilePath> = whole.collect();
-        let is_part = |path: &FilePath| {
-            !whole.contains(path) && (changed.contains(path) || manifest.has_copy(path))
-        };
-        // A partial checkpoint that the store does not know any more stays while files of it stay
-        // here that have left the store.
-        let is_left = |path: &FilePath| {
-            let is_detached = manifest.files.get(path).is_some_and(|entry| entry.detached);
-            is_detached || changed.contains(path)
-        };
-        // A checkpoint that was to be replaced is still whole if no copy was replaced.
-        let is_intact = |partial: &Partial| {
-            partial.earlier.as_ref().is_some_and(|earlier| earlier.is_whole(manifest))
-        };
-        let is_kept = |partial: &&Partial| is_intact(partial) || partial.files.iter().any(is_left);
-        let before = manifest.partial.iter().filter(is_kept);
-        let before = before.cloned().chain(retracted.into_iter().map(Partial::from));
-        let all = before.chain(self.sets.iter().cloned());
-        let mut partial: BTreeMap<Name, Partial> = BTreeMap::new();
-        for one in all.filter(|one| one.files.iter().any(is_part)) {
-            match partial.entry(one.name.clone()) {
-                btree_map::Entry::Vacant(entry) => drop(entry.insert(one)),
-                btree_map::Entry::Occupied(mut entry) => entry.get_mut().add(one),
-            }
-        }
-        // A single file is always whole.
-        let partial = partial.into_values().filter(|partial| partial.files.len() > 1);
-        let partial: Vec<Partial> = partial.collect();
-        self.dirty |= self.manifest.partial != partial;
-        self.manifest.partial = partial;
+    /// Sets which executable's run has failed and is still to be repeated.
+    pub fn set_pending(&mut self, pending: Option<String>) {
+        self.dirty |= self.manifest.pending != pending;
+        self.manifest.pending = pending;
     }
 
-    /// Sets whether every clean file is here, and whether that is all of the store.
+    /// Sets whether the last cut is here as a whole, and whether that is how the store was left.
     pub fn set_complete(&mut self, complete: bool, everything: bool) {
         let said = (complete, everything);
         self.dirty |= (self.manifest.complete, self.manifest.everything) != said;
         (self.manifest.complete, self.manifest.everything) = said;
     }
 
-    /// Writes the manifest if it changed and the last commit is long enough ago. Records of copies
-    /// under way stay in the journal.
-    pub fn commit_if_due(&mut self) -> Result<()> {
-        let interval = COMMIT_EVERY.max(self.commit_cost * COMMIT_SHARE);
-        if !self.dirty || self.committed_at.elapsed() < interval {
-            return Ok(());
-        }
-        let started = Instant::now();
-        self.name_drained();
-        self.write_manifest()?;
-        self.commit_cost = started.elapsed();
-        Ok(())
-    }
-
-    /// Writes the manifest if it changed, and empties the journal. Precondition: the outcome of
-    /// every announced change is in the manifest.
+    /// Writes the manifest if it changed, and removes the journal. Precondition: the outcome of
+    /// every step is in the manifest.
     pub fn commit(&mut self) -> Result<()> {
         self.write_manifest()?;
-        self.journal.clear()
-    }
-
-    /// Writes the manifest like `commit`, but keeps the journal: for a caller that drops the ledger
-    /// after an error.
-    pub fn save(&mut self) -> Result<()> {
-        self.write_manifest()
+        if std::mem::take(&mut self.is_turning) {
+            journal::clear(&self.destination)?;
+        }
+        Ok(())
     }
 
     fn write_manifest(&mut self) -> Result<()> {
@@ -573,7 +585,6 @@ impl Ledger {
         if !self.dirty || !self.has_drained {
             return Ok(());
         }
-        let started = Instant::now();
         while let Some(directory) = self.touched.last() {
             self.destination.synchronise(directory)?;
             self.touched.pop_last();
@@ -581,11 +592,12 @@ impl Ledger {
         self.manifest.commit(&self.destination)?;
         self.dirty = false;
         self.is_on_disk = true;
-        self.complete_on_disk = self.manifest.complete;
-        self.committed_at = Instant::now();
-        self.commit_cost = started.elapsed();
         Ok(())
     }
+}
+
+fn has_other(extended: &Extended, carried: Option<Carried>) -> bool {
+    extended.carried(carried.is_none_or(|carried| carried.kept)) != carried
 }
 
 /// Sets the modes of directories whose owner lacks rights in the store: to exactly those, or to all

@@ -1,15 +1,14 @@
 //! The manifest: which of a job's files are safe in the persist directory.
 //!
 //! Must stay true: the manifest names a file as drained only after the copy was verified and
-//! renamed. It is replaced whole and durably. `complete` is true only while every clean file of the
-//! store is drained in its newest version. The manifest of another store of the same job is kept
-//! and its entries are *detached*: nothing in the new store removes their copies, except a file of
-//! the same name.
+//! renamed. It is replaced whole and durably. It describes one cut of the store. The manifest of
+//! another store of the same job is kept and its entries are *detached*: nothing in the new store
+//! removes their copies, except a file of the same name.
 
 mod checkpoint;
 pub mod order;
 
-pub use checkpoint::{Checkpoint, CheckpointFile, Partial};
+pub use checkpoint::{Checkpoint, CheckpointFile};
 
 use cairn_core::Timestamp;
 use cairn_platform::checksum;
@@ -53,14 +52,18 @@ pub fn manifest_path(job: &str) -> FilePath {
     FilePath::root().join(manifest_name(job).as_bytes())
 }
 
+/// Name of the directory for the last whole versions of files of `job`, below the persist directory
+/// and below the place of each mapped directory.
+pub fn whole_name(job: &str) -> String {
+    format!("cairn-whole.{job}")
+}
+
 /// How safe a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     /// The persist directory has this version, verified.
     Drained,
-    /// Its last writer died or could not write everything; not copied yet.
-    Unclean,
     /// Its data in the store are damaged; never copied.
     Quarantined,
 }
@@ -138,10 +141,10 @@ pub struct Entry {
     /// store of the job left it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub detached: bool,
-    /// Whether it arrived after the image that the store was filled from. If so, it is set aside
-    /// when a run has succeeded, unless it was written again.
+    /// Whether the copy shows a file that was not closed in order: somebody had it open for writing
+    /// at the cut, or its last writer did not end in order.
     #[serde(default, skip_serializing_if = "is_false")]
-    pub rolled_back: bool,
+    pub unclosed: bool,
     /// Whether the copy was found to differ from this entry when a store was to be filled from it.
     /// Only a new copy clears the mark.
     #[serde(default, skip_serializing_if = "is_false")]
@@ -176,12 +179,15 @@ pub struct Manifest {
     /// Directories with places of their own. All paths below are those of the store.
     #[serde(default, skip_serializing_if = "Mapping::is_empty")]
     pub map: Mapping,
-    /// Whether every clean file of the store is here, verified.
+    /// Whether the last cut is here as a whole, verified.
     pub complete: bool,
-    /// Whether the whole store is here as it was when this was written, including files of
-    /// incomplete checkpoints.
+    /// Whether that is the store as it was left by a run that succeeded.
     #[serde(default)]
     pub everything: bool,
+    /// Executable of the run that has not ended well yet, see
+    /// [`crate::model::job::Job::pending`]. None if the job is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending: Option<String>,
     /// Whether the file system refused permission bits, so that copies have those that it gave
     /// them.
     #[serde(default, skip_serializing_if = "is_false")]
@@ -189,9 +195,15 @@ pub struct Manifest {
     /// Checkpoints whose files are all here, verified; oldest first, see [`order`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checkpoints: Vec<Checkpoint>,
-    /// Checkpoints that are here in part.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub partial: Vec<Partial>,
+    /// Last whole versions, below [`whole_name`], of files whose copies are not whole, or that are
+    /// gone; sorted by path.
+    #[serde(
+        default,
+        skip_serializing_if = "BTreeMap::is_empty",
+        serialize_with = "write_files",
+        deserialize_with = "read_files"
+    )]
+    pub whole: BTreeMap<FilePath, Entry>,
     /// Entries, sorted by path.
     #[serde(serialize_with = "write_files", deserialize_with = "read_files")]
     pub files: BTreeMap<FilePath, Entry>,
@@ -210,9 +222,10 @@ impl Manifest {
             map: Mapping::default(),
             complete: false,
             everything: false,
+            pending: None,
             without_modes: false,
             checkpoints: Vec::new(),
-            partial: Vec::new(),
+            whole: BTreeMap::new(),
             files: BTreeMap::new(),
         }
     }
@@ -262,49 +275,29 @@ impl Manifest {
         files.map(|file| file.path.clone()).collect()
     }
 
-    /// Returns the whole checkpoints, oldest first, including those whose copies were to be
-    /// replaced and are still there.
-    pub fn whole(&self) -> Vec<&Checkpoint> {
-        let earlier = self.partial.iter().filter_map(|partial| partial.earlier.as_ref());
-        let known = earlier.chain(&self.checkpoints).filter(|known| known.is_whole(self));
-        let mut whole: Vec<&Checkpoint> = known.collect();
+    /// Returns the checkpoints, oldest first.
+    pub fn whole_checkpoints(&self) -> Vec<&Checkpoint> {
+        let mut whole: Vec<&Checkpoint> =
+            self.checkpoints.iter().filter(|known| known.is_whole(self)).collect();
         whole.sort_by_key(|known| known.order);
         whole
     }
 
     /// Returns the highest number of a checkpoint of `store` here; 0 if there is none.
     pub fn highest_id(&self, store: &str) -> u64 {
-        let earlier = self.partial.iter().filter_map(|partial| partial.earlier.as_ref());
-        let ours = self.checkpoints.iter().chain(earlier).filter(|known| known.store == store);
+        let ours = self.checkpoints.iter().filter(|known| known.store == store);
         ours.map(|known| known.id).max().unwrap_or(0)
     }
 
     /// Adds a checkpoint at its place in the order.
     pub fn enter(&mut self, known: Checkpoint) {
-        let all = || self.checkpoints.iter().chain(self.partial.iter().flat_map(|it| &it.earlier));
-        let places = all().map(|other| (&other.store[..], other.id, other.order));
+        let places = self.checkpoints.iter().map(|other| (&other.store[..], other.id, other.order));
         let order = order::place(&known.store, known.id, places);
-        let earlier = self.partial.iter_mut().flat_map(|partial| &mut partial.earlier);
-        for other in self.checkpoints.iter_mut().chain(earlier).filter(|it| it.order >= order) {
+        for other in self.checkpoints.iter_mut().filter(|it| it.order >= order) {
             other.order += 1;
         }
         self.checkpoints.push(Checkpoint { order, ..known });
         self.checkpoints.sort_by_key(|known| known.order);
-    }
-
-    /// Returns the parts of incomplete checkpoints: of each, the files that are in no whole
-    /// checkpoint. If `everything` is here, returns only what earlier stores left: no more of the
-    /// other checkpoints was to come.
-    pub fn parts(&self) -> Vec<Partial> {
-        let whole = self.whole().into_iter().flat_map(|known| &known.files).map(|file| &file.path);
-        let whole: HashSet<&FilePath> = whole.collect();
-        let mut parts = self.partial.clone();
-        parts.extend(self.checkpoints.iter().map(Partial::from));
-        parts.iter_mut().for_each(|part| part.files.retain(|path| !whole.contains(path)));
-        parts.retain(|part| part.files.iter().any(|path| self.has_copy(path)));
-        let is_left = |path: &FilePath| self.files.get(path).is_none_or(|entry| entry.detached);
-        parts.retain(|part| !self.everything || part.files.iter().all(is_left));
-        parts
     }
 
     /// Whether the copy of a file is of this version.
@@ -413,6 +406,15 @@ impl Entry {
         self.extended = copy.extended;
         self.earlier = None;
         self.reason = None;
+    }
+
+    /// Returns this entry with another mode and modification time.
+    pub fn with_attributes(&self, mode: u32, mtime_ns: i64) -> Entry {
+        let mut entry = Entry { mode, mtime_ns, ..self.clone() };
+        if let Some(earlier) = &mut entry.earlier {
+            (earlier.mode, earlier.mtime_ns) = (mode, mtime_ns);
+        }
+        entry
     }
 
     /// Returns the modification time to record for `found`: the time that was set if `found` shows
@@ -537,8 +539,6 @@ impl<'de> Deserialize<'de> for Target {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::checkpoint_name::Name;
-
     fn drained(version: u64) -> Entry {
         Entry {
             kind: Kind::File,
@@ -554,7 +554,7 @@ mod tests {
             target: None,
             reason: None,
             detached: false,
-            rolled_back: false,
+            unclosed: false,
             damaged: false,
             torn: false,
         }
@@ -564,8 +564,8 @@ mod tests {
         let mut manifest = Manifest::new("melt", "0123", "/cairn");
         let path = |bytes: &[u8]| FilePath::parse(bytes).expect("a valid path");
         manifest.files.insert(path(b"a/restart.1"), drained(3));
-        let unclean = Entry { state: State::Unclean, crc32c: None, ..drained(5) };
-        manifest.files.insert(path(b"b\xff"), unclean);
+        let damaged = Entry { state: State::Quarantined, crc32c: None, ..drained(5) };
+        manifest.files.insert(path(b"b\xff"), damaged);
         let link = Entry {
             kind: Kind::Symlink,
             crc32c: None,
@@ -609,36 +609,6 @@ mod tests {
         newer.commit(&destination).expect("commits");
         assert!(matches!(Manifest::load(&mut destination, "melt"), Err(Error::Format { .. })));
         std::fs::remove_dir_all(directory).expect("removes");
-    }
-
-    #[test]
-    fn checkpoint_that_is_being_replaced_is_whole_until_a_copy_of_it_is_another_one() {
-        let path = |name: &str| FilePath::parse(name.as_bytes()).expect("a valid path");
-        let mut manifest = Manifest::new("melt", "0123", "/cairn");
-        let copy = drained(1);
-        let (bytes, crc32c) = (copy.bytes, copy.crc32c.expect("is drained"));
-        let file = |name: &str| CheckpointFile { path: path(name), bytes, crc32c };
-        let known = Checkpoint {
-            store: "0123".to_string(),
-            id: 1,
-            order: 1,
-            name: Name { family: Family(b"c/{any}".to_vec()), step: None },
-            modified_ns: 0,
-            files: vec![file("c/a"), file("c/b")],
-        };
-        for name in ["c/a", "c/b", "c/new"] {
-            manifest.files.insert(path(name), copy.clone());
-        }
-        let mut partial = Partial::from(&known);
-        partial.files.push(path("c/new"));
-        manifest.partial.push(partial);
-        assert_eq!(manifest.whole(), [&known]);
-        assert_eq!(manifest.parts()[0].files, [path("c/new")]);
-        manifest.files.get_mut(&path("c/a")).expect("is there").crc32c = Some(7);
-        assert!(manifest.whole().is_empty());
-        assert_eq!(manifest.parts()[0].files, ["c/a", "c/b", "c/new"].map(path));
-        manifest.files.clear();
-        assert!(manifest.parts().is_empty(), "nothing is there");
     }
 
     #[test]

@@ -73,15 +73,11 @@ impl Marks {
         self.marks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps only the marks of files that have not changed. Returns their temporary files.
-    pub fn retain<'a>(
-        &self,
-        destination: &Destination,
-        find: impl Fn(&FilePath) -> Option<&'a Node>,
-    ) -> Vec<FilePath> {
+    /// Keeps only the marks of files that have not changed. Returns these files.
+    pub fn retain<'a>(&self, find: impl Fn(&FilePath) -> Option<&'a Node>) -> Vec<FilePath> {
         let mut marks = self.lock();
         marks.retain(|path, mark| find(path).is_some_and(|node| mark.is_of(node)));
-        marks.keys().filter_map(|path| destination.temporary_path(path)).collect()
+        marks.keys().cloned().collect()
     }
 
     /// Returns the temporary file of `path` and its mark, if the copy can be continued.

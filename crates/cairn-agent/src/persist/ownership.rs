@@ -6,12 +6,11 @@
 //! goes on from it. Only unchanged files that the job drained there are set aside.
 
 use crate::model::error::{Error, Result};
-use crate::model::job::{Job, left_name};
+use crate::model::job::Job;
 use crate::model::path::FilePath;
 use crate::persist::destination::Destination;
-use crate::persist::image_place;
-use crate::persist::ledger::{Ledger, set_rights};
-use crate::persist::manifest::{self, Manifest, manifest_name, manifest_path};
+use crate::persist::ledger::set_rights;
+use crate::persist::manifest::{self, Manifest, manifest_name, manifest_path, whole_name};
 use crate::store::node::Kind;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -32,80 +31,6 @@ struct Head {
     files: Vec<IgnoredAny>,
 }
 
-/// Whether a manifest says that all of a store is there; false if it cannot be read.
-pub(crate) fn is_everything(path: &Path) -> bool {
-    let head = fs::read(path).ok().and_then(|text| manifest::parse(path, &text).ok());
-    head.is_some_and(|head: Head| head.everything)
-}
-
-/// Removes what `job` drained to `directory` and nobody changed since, and the directory if it is
-/// empty then. Errors: something cannot be removed.
-pub(crate) fn remove(directory: &Path, job: &Job) -> Result<()> {
-    if let Some(manifest) = Manifest::load(&mut Destination::open(directory, "aside")?, &job.job)? {
-        // Copies that arrived before a crash are in no manifest yet.
-        Ledger::settle(directory, job, manifest)?;
-    }
-    let mut there = Destination::open(directory, "aside")?;
-    if let Some(mut manifest) = Manifest::load(&mut there, &job.job)? {
-        if manifest.complete || manifest.everything {
-            // Commit first: if the removal is cut off, the rest must not count as complete.
-            (manifest.complete, manifest.everything) = (false, false);
-            manifest.commit(&there)?;
-        }
-        set_rights(&there, &manifest, false)?;
-        for (path, entry) in manifest.files.iter().rev() {
-            match there.look(path)?.filter(|found| entry.is_ours(found)) {
-                Some(_) if entry.kind == Kind::Directory => there.remove_directory(path)?,
-                Some(_) => there.remove_file(path)?,
-                None => {}
-            }
-        }
-        there.remove_file(&manifest_path(&job.job))?;
-    }
-    // Fails if somebody else's files are left.
-    let _ = fs::remove_dir(directory);
-    Ok(())
-}
-
-/// Returns the directories beside the job's files that an earlier start left.
-fn beside(directory: &Path, job: &str) -> Vec<PathBuf> {
-    let mut all = image_place::places(directory, job).to_vec();
-    all.push(directory.join(left_name(job)));
-    all.retain(|path| path.exists());
-    all
-}
-
-/// Prepares a directory that is reserved for what `job` is about to drain: files of another store
-/// of the job would be taken for this store's. An older image is removed; the leftovers of a job
-/// are renamed. Errors: the directory is a link, or something cannot be moved or removed.
-pub(crate) fn clear_of_others(directory: &Path, job: &Job) -> Result<()> {
-    match fs::symlink_metadata(directory) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Ok(found) if found.is_dir() => {}
-        _ => {
-            let error = std::io::Error::from(std::io::ErrorKind::NotADirectory);
-            return Err(Error::file("drain to", directory)(error));
-        }
-    }
-    let mut there = Destination::open(directory, &job.store)?;
-    let is_of_other = Manifest::load(&mut there, &job.job)?.is_some_and(|it| it.store != job.store);
-    let name = directory.as_os_str();
-    match is_of_other {
-        false => Ok(()),
-        true if directory.ends_with(left_name(&job.job)) => {
-            let other = |number: u32| {
-                let mut name = name.to_os_string();
-                name.push(format!(".{number}"));
-                PathBuf::from(name)
-            };
-            let free = (1..=PLACES_MAX).map(other).find(|path| !path.exists());
-            let free = free.ok_or_else(|| Error::Occupied { path: manifest_path(&job.job) })?;
-            fs::rename(directory, free).map_err(Error::file("rename", directory))
-        }
-        true => remove(directory, job),
-    }
-}
-
 /// Returns the jobs with a manifest in a directory. Errors: it cannot be listed.
 pub fn jobs_in(directory: &Path) -> Result<Vec<String>> {
     let list = || -> std::io::Result<Vec<String>> {
@@ -123,8 +48,8 @@ pub fn jobs_in(directory: &Path) -> Result<Vec<String>> {
 }
 
 /// Returns the job that owns `directory`, where `job` of the launcher's start `launch` wants to
-/// drain; `job` itself if it has been there before. None if there is no owner. Errors: the
-/// directory, or a manifest in it, cannot be read.
+/// drain; that job itself if it has files there. None if there is no owner. Errors: the directory,
+/// or a manifest in it, cannot be read.
 pub fn owner(directory: &Path, job: &str, launch: Option<&str>) -> Result<Option<String>> {
     for other in jobs_in(directory)? {
         let path = directory.join(manifest_name(&other));
@@ -132,13 +57,13 @@ pub fn owner(directory: &Path, job: &str, launch: Option<&str>) -> Result<Option
         let head: Head = manifest::parse(&path, &text)?;
         let is_of_us = launch.is_some() && head.owner.as_deref() == launch;
         // A manifest without files is the claim of a job that goes on, unless that has ended well.
-        let is_in_use = !head.files.is_empty() || !head.everything;
+        let is_claimed = head.job != job && !head.everything;
+        let is_in_use = !head.files.is_empty() || is_claimed;
         if is_in_use && !is_of_us {
             return Ok(Some(head.job));
         }
     }
-    // A job whose files were all open has only an image there.
-    Ok(image_place::newest(directory, job).map(|_| job.to_string()))
+    Ok(None)
 }
 
 /// Checks that no other job owns the directory, for a store that has not drained there yet. Errors:
@@ -195,10 +120,7 @@ pub fn give_back(directory: &Path, job: &Job) {
 pub fn set_aside(directory: &Path, job: &str) -> Result<PathBuf> {
     let mut here = Destination::open(directory, "aside")?;
     let manifest = Manifest::load(&mut here, job)?;
-    let beside = beside(directory, job);
-    if manifest.is_none() && beside.is_empty() {
-        return Ok(directory.to_path_buf());
-    }
+    let Some(manifest) = manifest else { return Ok(directory.to_path_buf()) };
     let name = |number: u32| directory.join(format!("cairn-aside.{job}.{number}"));
     let is_free = |path: &PathBuf| !path.join(manifest_name(job)).exists();
     let place = (1..=PLACES_MAX).map(name).find(is_free);
@@ -209,12 +131,12 @@ pub fn set_aside(directory: &Path, job: &str) -> Result<PathBuf> {
         }
         _ => {}
     }
-    for path in beside {
-        let to = place.join(path.file_name().unwrap_or_default());
-        fs::rename(&path, &to).map_err(Error::file("set aside", &path))?;
+    let whole = directory.join(whole_name(job));
+    if whole.exists() {
+        let to = place.join(whole_name(job));
+        fs::rename(&whole, &to).map_err(Error::file("set aside", &whole))?;
     }
     let there = Destination::open(&place, "aside")?;
-    let Some(manifest) = manifest else { return Ok(place) };
     set_rights(&here, &manifest, false)?;
     let is_ours = |path: &FilePath, entry: &crate::persist::manifest::Entry| {
         Ok::<bool, Error>(here.look(path)?.is_some_and(|found| entry.is_ours(&found)))

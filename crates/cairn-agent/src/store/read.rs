@@ -3,7 +3,7 @@
 //! Must stay true: data are copied into private memory and checked there before they are handed on,
 //! so later changes in the store do not affect them. A file that changed meanwhile is reported as
 //! changed, not as damaged. A file that is removed meanwhile keeps no space because of the read: it
-//! is held open only to find its blocks, unless there is room for more (`hold.rs`).
+//! is held open only to find its blocks.
 //!
 //! Does not care where the bytes go.
 
@@ -72,6 +72,12 @@ impl Known {
         ranges.retain(|range| range.start < end);
         ranges.iter_mut().for_each(|range| range.end = range.end.min(end));
         Known { ranges }
+    }
+
+    /// Whether any byte of `range` is known.
+    pub fn touches(&self, range: &Range<u64>) -> bool {
+        let next = self.ranges.partition_point(|known| known.end <= range.start);
+        self.ranges.get(next).is_some_and(|known| known.start < range.end)
     }
 
     /// Whether the whole `range` is known.

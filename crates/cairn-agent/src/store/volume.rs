@@ -23,7 +23,6 @@ use crate::model::job::Scope;
 use crate::model::path::{FilePath, building_place};
 use crate::model::protocol::Silent;
 use crate::store::extended::Extended;
-use crate::store::hold::Hold;
 use crate::store::node::{Kind, Node, Tree};
 use crate::store::reaper;
 
@@ -42,8 +41,6 @@ pub struct Volume {
     detaches: bool,
     /// Whether this is the read-only view of an image.
     is_image: bool,
-    /// Files held open while they are copied.
-    pub(crate) hold: Hold,
 }
 
 /// Path below which the files of namespace `name` appear to the user: the root, unless every rank
@@ -83,7 +80,6 @@ impl Volume {
             slot: attached.slot,
             detaches: !shared,
             is_image: false,
-            hold: Hold::default(),
         })
     }
 
@@ -105,7 +101,6 @@ impl Volume {
             slot: live.slot,
             detaches: false,
             is_image: true,
-            hold: Hold::default(),
         })
     }
 
@@ -258,12 +253,6 @@ impl Volume {
         let opened = opened.map_err(self.error("open", path))?;
         let handle = Cell::new(Some(opened.handle));
         Ok(OpenFile { volume: self, path: path.clone(), handle, inode: opened.inode })
-    }
-
-    /// Returns the file `inode` if this process holds it, whatever path it was found by.
-    pub fn held_file(&self, path: &FilePath, inode: InodeId) -> Option<OpenFile<'_>> {
-        let (path, handle) = (path.clone(), Cell::new(None));
-        self.holds(inode).then_some(OpenFile { volume: self, path, handle, inode })
     }
 
     /// Like `open_file`, but waits for a file whose data are absent. Errors: also those about
@@ -445,11 +434,7 @@ impl OpenFile<'_> {
             return planned.map_err(|error| self.failed("read", error));
         }
         let plan = |handle| fs.plan_read(&caller, handle, Position::At(offset), length);
-        let planned = match self.volume.while_held(self.inode, plan) {
-            Some(planned) => planned,
-            None => plan(self.handle()?),
-        };
-        planned.map_err(|error| self.failed("read", error))
+        plan(self.handle()?).map_err(|error| self.failed("read", error))
     }
 
     /// Returns the open-file description. Errors: `Changed` if the file was let go and its path
@@ -483,12 +468,8 @@ impl OpenFile<'_> {
         Error::Changed { path: self.volume.outer_path(&self.path) }
     }
 
-    /// Whether its path still leads to it, or it is held although it does not.
+    /// Whether its path still leads to it.
     pub fn is_still_there(&self) -> bool {
-        self.is_still_named() || self.volume.holds(self.inode)
-    }
-
-    fn is_still_named(&self) -> bool {
         let found =
             self.volume.fs().resolve(&self.volume.caller(), ROOT, self.path.as_bytes(), false);
         found == Ok(self.inode)

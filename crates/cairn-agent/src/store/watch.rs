@@ -23,11 +23,6 @@ impl Watch {
         Watch { cursor: volume.fs().log_head(), fresh: true }
     }
 
-    /// Starts watching a namespace that was just looked at.
-    pub fn since_now(volume: &Volume) -> Watch {
-        Watch { fresh: false, ..Watch::new(volume) }
-    }
-
     /// Whether the namespace must be looked at again.
     pub fn has_changed(&mut self, volume: &Volume) -> Result<bool> {
         let mut changed = std::mem::take(&mut self.fresh);

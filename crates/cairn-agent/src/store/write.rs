@@ -74,6 +74,17 @@ impl Writer<'_> {
     }
 }
 
+/// Marks a file as one that its last writer did not close in order.
+pub fn mark_unclean(volume: &Volume, path: &FilePath) -> Result<()> {
+    let failed = || volume.error("mark", path);
+    let (fs, caller) = (volume.fs(), volume.caller());
+    let options = OpenOptions { write: true, no_follow: true, ..OpenOptions::NONE };
+    let opened = fs.open_file(&caller, ROOT, path.as_bytes(), options, 0).map_err(failed())?;
+    let marked = fs.note_change(opened.handle).and_then(|()| fs.note_death(opened.handle));
+    let released = fs.release(volume.slot(), opened.handle, now());
+    marked.and(released).map_err(failed())
+}
+
 /// Writes `bytes` at `offset` of an existing file.
 #[cfg(test)]
 pub fn overwrite(volume: &Volume, path: &FilePath, offset: u64, bytes: &[u8]) -> Result<()> {

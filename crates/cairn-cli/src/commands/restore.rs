@@ -95,8 +95,10 @@ pub struct RestoreReport {
     checkpoints: Vec<String>,
     /// Checkpoints that were left out because one of their files is damaged.
     left_out: Vec<String>,
-    /// Checkpoints that were left out because they were drained only in part.
-    partial: BTreeSet<String>,
+    /// Files that were not closed in order.
+    unclosed: BTreeSet<FilePath>,
+    /// Those of them whose last whole versions are outside, too.
+    whole: BTreeSet<FilePath>,
 }
 
 impl RestoreReport {
@@ -106,7 +108,7 @@ impl RestoreReport {
         self.damaged = staged.damaged.iter().map(|path| origin.full_name(path)).collect();
         self.checkpoints = staged.checkpoints;
         self.left_out = staged.left_out;
-        self.partial = staged.partial;
+        (self.unclosed, self.whole) = (staged.unclosed, staged.whole);
     }
 }
 
@@ -274,7 +276,8 @@ fn say(context: &Context, report: &RestoreReport) -> Result<()> {
         let name = output::printable(name);
         output::line(&format!("checkpoint {name} is left out: a file of it is damaged"));
     }
-    report.partial.iter().for_each(|name| output::line(&staging::line_about_partial(name)));
+    let (unclosed, whole) = (&report.unclosed, &report.whole);
+    staging::line_about_unclosed(unclosed, whole).iter().for_each(|line| output::line(line));
     let (files, bytes) = (count(report.files, "file"), human(report.bytes));
     output::line(&format!("{files}, {bytes}, restored into the store of job {}", report.job));
     output::line(&format!("go on with: cairn run --job {} -- COMMAND", report.job));

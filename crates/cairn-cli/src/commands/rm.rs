@@ -2,12 +2,9 @@
 //! store.
 
 use cairn_agent::model::drain_task::DrainTask;
-use cairn_agent::model::job::{Job, RUN_LOCK, left_name};
+use cairn_agent::model::job::RUN_LOCK;
 use cairn_agent::model::lock;
-use cairn_agent::model::mapping::Mapping;
 use cairn_agent::model::path::FilePath;
-use cairn_agent::persist::outside::Outside;
-use cairn_agent::store::node::Kind;
 use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -205,13 +202,9 @@ fn files_at_risk(store: &OpenStore, verify: bool) -> Result<u64> {
         DrainTask { verify, ..DrainTask::default() },
         true,
     )?;
-    let unclean = report.outcome.unclean.len() as u64;
     // The store does not have the data of lost files, either.
     let elsewhere = report.outcome.drained_files + report.outcome.lost_files;
-    let mut files = report.files.saturating_sub(elsewhere).max(unclean);
-    if files > 0 && is_left(store)? {
-        files = 0;
-    }
+    let files = report.files.saturating_sub(elsewhere);
     match archive_with(store, true)?.filter(|status| files == 0 && !status.is_complete()) {
         None => Ok(files),
         Some(status) => Err(Error::Store(StoreError::NotArchived {
@@ -220,23 +213,6 @@ fn files_at_risk(store: &OpenStore, verify: bool) -> Result<u64> {
             url: status.url,
         })),
     }
-}
-
-/// Whether all files of the store are unchanged in the directory that `cairn drain` makes for a job
-/// whose run failed.
-fn is_left(store: &OpenStore) -> Result<bool> {
-    let Some(persist) = &store.job.persist else { return Ok(false) };
-    let directory = persist.join(left_name(&store.job.job));
-    let job = Job { persist_id: None, map: Mapping::default(), ..store.job.clone() };
-    let Ok(outside) = Outside::open(&directory, &job) else { return Ok(false) };
-    for volume in store.volumes()? {
-        for (path, node) in volume.tree()?.iter().filter(|(_, node)| node.kind == Kind::File) {
-            if outside.lack(path, node)?.is_some() {
-                return Ok(false);
-            }
-        }
-    }
-    Ok(true)
 }
 
 fn remove_files(

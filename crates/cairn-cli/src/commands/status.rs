@@ -606,18 +606,12 @@ fn lines(report: &StoreReport) -> Vec<String> {
         None => add("persist", "none: nothing is drained".to_string()),
     }
     if let Some(agent) = &report.agent {
-        if let Some(age_ms) = agent.image_age_ms {
+        if let Some(age_ms) = agent.cut_age_ms {
             let age = crate::output::duration::human(age_ms as f64 / 1000.0);
-            add("image", format!("the newest complete one is {age} old"));
+            add("outside", format!("the store as it was {age} ago"));
         }
-        if let Some(unsteady) = crate::drain::unsteady(&agent.image_unsteady) {
-            add("image", output::escaped(unsteady.as_bytes()));
-        }
-        if let Some(trouble) = &agent.image_trouble {
-            add(
-                "image",
-                format!("the last one was not made: {}", output::escaped(trouble.as_bytes())),
-            );
+        if let Some(unsteady) = crate::drain::unsteady(&agent.last.unsteady) {
+            add("outside", output::escaped(unsteady.as_bytes()));
         }
     }
     for Rule { from, to } in report.map.rules() {

@@ -44,7 +44,7 @@ use crate::drain::checkpoints;
 use crate::error::{Error, PersistError, Result, SettingError, StageError, StoreError, TierError};
 use crate::output::size;
 use crate::resume::media_rebuild::{self, Failed};
-use crate::resume::restart_check::{self, rollback};
+use crate::resume::restart_check;
 use crate::resume::{ownership, recovery_report};
 use crate::settings::input_options::InputRequest;
 use crate::settings::resume_option::Resume;
@@ -222,17 +222,6 @@ impl Claim {
             survey::programs(&claim.store)?;
             volumes.iter().try_for_each(|volume| reaper::visit(volume).map(drop))?;
             restart_check::settle(&claim, &volumes)?;
-        }
-        if !joins && request.resume == Resume::Image {
-            rollback::set_aside(&claim, request.quiet)?;
-            let request = &request.as_made(&volumes);
-            drop(volumes);
-            let directory = claim.store.directory().to_path_buf();
-            let description = Description::of_again(&directory, &claim.store.job, command);
-            // The new store claims the same tiers again.
-            drop(taken);
-            claim.remove()?;
-            return Claim::create_described(roots, (request, command), description, entrance);
         }
         if !joins && !lock::is_locked(directory, AGENT_LOCK)? {
             checkpoints::begin_run(&claim.store, &volumes)?;
@@ -412,13 +401,6 @@ impl Claim {
         }
         made.and_then(|mut claim| {
             recovery_report::say(&claim, request.stage)?;
-            if !claim.is_new && request.resume == Resume::Image {
-                let directory = claim.store.directory().to_path_buf();
-                if goes_on {
-                    return Err(Error::Store(StoreError::NotAStore { path: directory }));
-                }
-                return Claim::resume(roots, &directory, (request, command), claim.lock, entrance);
-            }
             if goes_on {
                 // Otherwise the files of this run would be taken for leftovers of the run before.
                 checkpoints::begin_run(&claim.store, &claim.store.volumes()?)?;
@@ -633,7 +615,10 @@ impl Description {
             Some(job) => job.clone(),
             None => free_name(roots, command),
         };
-        let map = mapping(request, &name)?;
+        let found = request.persist.as_ref().and_then(|persist| known(persist, &name));
+        let map = mapping(request, &name, found.as_ref())?;
+        // A job that failed stays so, whatever became of its store.
+        let failed = found.and_then(|found| found.pending).filter(|_| !request.fresh);
         let job = Job {
             format: JOB_FORMAT,
             job: name,
@@ -649,7 +634,7 @@ impl Description {
             meta: request.meta_spec(),
             promote: request.promote,
             runs: u64::from(request.runs_program),
-            pending: Job::executable(command),
+            pending: failed.or_else(|| Job::executable(command)),
             metrics: request.metrics.clone(),
             log: request.log.unwrap_or_default(),
             checkpoint: request.checkpoint.clone(),
@@ -822,15 +807,18 @@ fn random_bytes<const COUNT: usize>() -> [u8; COUNT] {
     bytes
 }
 
+/// Returns the manifest of `job` in a persist directory. An unreadable directory is ignored here,
+/// because the agent reports it.
+fn known(persist: &Path, job: &str) -> Option<Manifest> {
+    let mut destination = Destination::open(persist, job).ok()?;
+    Manifest::load(&mut destination, job).ok().flatten()
+}
+
 /// Returns the mapping of a new store of `job`: the requested one, else the one with which an
-/// earlier store drained to the same directory. Errors: both exist and differ.
-fn mapping(request: &Request, job: &str) -> Result<Mapping> {
-    // An unreadable directory is ignored here, because the agent reports it.
-    let found = request.persist.as_ref().and_then(|persist| {
-        let mut destination = Destination::open(persist, job).ok()?;
-        Manifest::load(&mut destination, job).ok().flatten()
-    });
-    let found = found.filter(|found| !found.files.is_empty()).map(|found| found.map);
+/// earlier store drained to the same directory, whose manifest is `found`. Errors: both exist and
+/// differ.
+fn mapping(request: &Request, job: &str, found: Option<&Manifest>) -> Result<Mapping> {
+    let found = found.filter(|found| !found.files.is_empty()).map(|found| found.map.clone());
     match (&request.map, found) {
         (Some(given), Some(found)) if *given != found => {
             Err(Error::Setting(SettingError::MappedOtherwise {

@@ -11,7 +11,6 @@ use cairn_agent::model::mapping::{Mapping, Rule};
 use cairn_agent::model::path::FilePath;
 use cairn_agent::model::space_policy::SpacePolicy;
 use cairn_agent::store::memory::Memory;
-use cairn_agent::store::volume::Volume;
 use cairn_core::{
     Durability, Geometry, HUGEBLOCK_BYTES_DEFAULT, HUGEBLOCK_BYTES_MIN, MOUNT_BYTES_MAX, Placement,
     Superblock,
@@ -424,15 +423,6 @@ impl Request {
     /// Returns the tier of the metadata. In memory without a given size it has 0 bytes.
     pub fn meta_spec(&self) -> Option<TierSpec> {
         self.meta.as_ref().map(|meta| meta.or_of(0))
-    }
-
-    /// Returns this request with the geometry of `volumes`, for a store that replaces theirs.
-    pub fn as_made(&self, volumes: &[Volume]) -> Request {
-        let geometry = volumes.first().map(|volume| volume.fs().geometry());
-        let durability = geometry.and_then(|made| made.durability).unwrap_or(self.durability);
-        let placement = geometry.map_or(self.placement, |made| made.placement);
-        let block_bytes = geometry.map(|made| made.hugeblock_bytes).or(self.block_bytes);
-        Request { durability, placement, block_bytes, ..self.clone() }
     }
 
     /// Refuses options that contradict the store that is resumed.

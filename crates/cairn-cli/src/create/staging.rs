@@ -22,12 +22,12 @@ use cairn_agent::model::checkpoint_name::{Family, Name};
 use cairn_agent::model::job::Job;
 use cairn_agent::model::path::FilePath;
 use cairn_agent::persist::destination::Destination;
-use cairn_agent::persist::image_place;
 use cairn_agent::persist::ledger::Ledger;
-use cairn_agent::persist::manifest::{Checkpoint, Copy, Entry, Manifest, Partial, manifest_name};
+use cairn_agent::persist::manifest::{Checkpoint, Copy, Entry, Manifest};
 use cairn_agent::store::extended::Extended;
 use cairn_agent::store::node::Kind;
 use cairn_agent::store::volume::Volume;
+use cairn_agent::store::write;
 use cairn_core::ROOT;
 use on_demand::OnDemand;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -36,7 +36,6 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::SystemTime;
 use std::{io, thread};
 
 use crate::settings::stage_option::{Extent, Stage};
@@ -44,7 +43,7 @@ use crate::store::creation::STAGING;
 
 use crate::create::claim::Claim;
 use crate::drain::checkpoints;
-use crate::error::{Error, PersistError, Result, ResumeError};
+use crate::error::{Error, Result};
 use crate::output::count;
 use crate::output::progress::Progress;
 use crate::output::size::human;
@@ -84,8 +83,10 @@ pub struct Staged {
     pub checkpoints: Vec<String>,
     /// Checkpoints that were left out because one of their files is damaged.
     pub left_out: Vec<String>,
-    /// Checkpoints that were left out because they were never drained completely.
-    pub partial: BTreeSet<String>,
+    /// Files that were not closed in order.
+    pub unclosed: BTreeSet<FilePath>,
+    /// Those of them whose last whole versions are outside, too.
+    pub whole: BTreeSet<FilePath>,
 }
 
 /// Source of staged files.
@@ -225,7 +226,7 @@ pub fn announce(directory: &Path, stage: Stage) -> Result<()> {
     match stage {
         // A killed process may have left the mark.
         Stage::Nothing => withdraw(directory),
-        Stage::Later | Stage::Whole(_) | Stage::OnDemand(_) | Stage::Image => {
+        Stage::Later | Stage::Whole(_) | Stage::OnDemand(_) => {
             let mark = directory.join(STAGING);
             File::create(&mark).map(drop).map_err(Error::file("make", &mark))
         }
@@ -250,7 +251,6 @@ pub fn before_run(claim: &Claim, stage: Stage) -> Result<()> {
         Stage::Whole(extent) | Stage::OnDemand(extent) if claim.is_new => {
             bring_what_there_is(claim, stage, extent)?;
         }
-        Stage::Image if claim.is_new => bring_last_image(claim)?,
         _ => return Ok(()),
     }
     withdraw(claim.store.directory())
@@ -261,32 +261,8 @@ fn bring_what_there_is(claim: &Claim, stage: Stage, extent: Extent) -> Result<()
     let is_on_demand = matches!(stage, Stage::OnDemand(_));
     if let Some(persist) = &job.persist {
         let (destination, manifest) = in_places(persist, job)?;
-        let ended_well = manifest.as_ref().is_some_and(|manifest| manifest.everything);
-        // A user who wants only the newest checkpoint finds it in the persist directory itself.
-        let wants_image = extent == Extent::All || manifest.is_none();
-        if !ended_well && wants_image {
-            // An image shows all files at one moment; drained files each date from their last
-            // drain. But what another store has drained after the image continues from a later
-            // state.
-            let drained = fs::metadata(persist.join(manifest_name(&job.job)));
-            let drained = drained.and_then(|found| found.modified()).ok();
-            let is_of_it = |image: &Manifest, finished| {
-                let is_same = manifest.as_ref().is_none_or(|it| it.store == image.store);
-                is_same || drained.is_none_or(|drained| drained <= finished)
-            };
-            let newest = newest_image(persist, job)?;
-            if let Some(newest) = newest.filter(|(_, image, finished)| is_of_it(image, *finished)) {
-                return bring_image(claim, newest, (&destination, manifest.as_ref()));
-            }
-        }
         if let Some(manifest) = manifest {
-            if !ended_well && wants_image {
-                say(
-                    job,
-                    "no image of the last run is complete: files are as they were last drained, so not all of one moment",
-                );
-            }
-            let origin = OnDemand::of_places(&destination, &manifest, !is_on_demand);
+            let origin = OnDemand::new(&destination, &manifest, !is_on_demand);
             return bring(claim, &origin, &manifest, (extent, is_on_demand));
         }
         say(job, &format!("nothing to bring in from {}", persist.display()));
@@ -305,27 +281,6 @@ fn bring_what_there_is(claim: &Claim, stage: Stage, extent: Extent) -> Result<()
     Ok(())
 }
 
-/// Stages the files of the last image, and nothing else. Errors: there is no image although the job
-/// has drained something.
-fn bring_last_image(claim: &Claim) -> Result<()> {
-    let job = &claim.store.job;
-    let Some(persist) = &job.persist else {
-        return Err(Error::Persist(PersistError::NothingToStage));
-    };
-    let (destination, manifest) = in_places(persist, job)?;
-    match newest_image(persist, job)? {
-        Some(newest) => bring_image(claim, newest, (&destination, manifest.as_ref())),
-        None if manifest.is_none() => {
-            say(job, &format!("nothing to bring in from {}", persist.display()));
-            Ok(())
-        }
-        None => Err(Error::Resume(ResumeError::NoImage {
-            job: job.job.clone(),
-            persist: persist.display().to_string(),
-        })),
-    }
-}
-
 fn say(job: &Job, line: &str) {
     crate::output::say!("cairn: {}: {line}", job.job);
 }
@@ -336,39 +291,6 @@ fn in_places(persist: &Path, job: &Job) -> Result<(Destination, Option<Manifest>
     let mut destination = Destination::open(persist, &job.store)?;
     let manifest = Manifest::load(&mut destination, &job.job)?;
     Ok((destination, manifest.filter(|manifest| !manifest.is_claim())))
-}
-
-/// Returns the newest complete image and when it was finished. An image without files does not
-/// count.
-fn newest_image(persist: &Path, job: &Job) -> Result<Option<(Destination, Manifest, SystemTime)>> {
-    let Some((place, finished)) = image_place::newest(persist, &job.job) else { return Ok(None) };
-    let mut destination = Destination::open(&place, &job.store)?;
-    let image = Manifest::load(&mut destination, &job.job)?;
-    let image = image.filter(|image| !image.files.is_empty());
-    Ok(image.map(|image| (destination, image, finished)))
-}
-
-fn bring_image(
-    claim: &Claim,
-    (source, image, finished): (Destination, Manifest, SystemTime),
-    (destination, manifest): (&Destination, Option<&Manifest>),
-) -> Result<()> {
-    let job = &claim.store.job;
-    let age = crate::output::duration::human(finished.elapsed().unwrap_or_default().as_secs_f64());
-    say(job, &format!("goes on from the image of {age} ago"));
-    if let Some(name) = manifest.and_then(|it| newer_than(&image, it)) {
-        let line = format!(
-            "checkpoint {name} is newer, but comes without the other files of that time: to go on from it, \
-             remove the store, and use --stage --newest-only"
-        );
-        say(job, &line);
-    }
-    let Some(manifest) = manifest else {
-        return bring(claim, &source, &image, (Extent::All, false));
-    };
-    let origin = OnDemand::of_image(&source, (destination, manifest));
-    bring(claim, &origin, &image, (Extent::All, false))?;
-    tie::tie_places(&claim.store, &claim.store.volumes()?, (&image, manifest))
 }
 
 fn bring(
@@ -383,40 +305,26 @@ fn bring(
     Ok(())
 }
 
-/// Returns the newest complete checkpoint that was drained in place, if it is newer than all
-/// checkpoints of the image.
-fn newer_than(image: &Manifest, manifest: &Manifest) -> Option<String> {
-    let newest = manifest.whole().into_iter().next_back()?;
-    let is_older = |known: &&Checkpoint| known.modified_ns < newest.modified_ns;
-    image.whole().iter().all(is_older).then(|| newest.name.to_string())
-}
-
 /// Fills the new store with the wanted files. Errors: the store cannot be filled, and is
 /// incomplete.
 pub fn fill(claim: &Claim, source: &Source, extent: Extent, quiet: bool) -> Result<Staged> {
     let volumes = claim.store.volumes()?;
-    let mut parts = source.manifest.parts();
-    parts.retain(|part| part.files.iter().all(|path| (source.wanted)(path)));
-    let partial = parts.iter().map(|part| part.name.to_string()).collect();
-    let staged = Staged { partial, ..Staged::default() };
-    let part_files = parts.iter().flat_map(|part| &part.files).collect();
     let mut staging = Staging {
         source,
-        parts: &parts,
-        part_files,
         volumes: &volumes,
         quiet,
         newest: source.manifest.newest_files(|_| true),
         linked: with_several_names(source.manifest),
         names: HashMap::new(),
-        staged,
+        staged: Staged::default(),
     };
     staging.names()?;
     match extent {
         Extent::All => staging.everything()?,
         Extent::Newest => staging.newest()?,
     }
-    staging.tidy(source.manifest.everything && extent == Extent::All)?;
+    staging.tidy(extent)?;
+    staging.mark_unclosed()?;
     staging.restrict()?;
     checkpoints::adopt(&claim.store, &volumes, &staging.checkpoints())?;
     let staged = staging.staged;
@@ -447,7 +355,7 @@ impl Staged {
         for name in &self.left_out {
             lines.push(format!("checkpoint {name} is left out: a file of it is damaged"));
         }
-        lines.extend(self.partial.iter().map(|name| line_about_partial(name)));
+        lines.extend(line_about_unclosed(&self.unclosed, &self.whole));
         let size =
             |files: usize, bytes| format!("{}, {}", count(files as u64, "file"), human(bytes));
         let at_once = size(self.files as usize, self.bytes);
@@ -469,16 +377,31 @@ impl Staged {
     }
 }
 
-/// Returns a message about a checkpoint that was drained only in part.
-pub fn line_about_partial(name: &str) -> String {
-    format!("checkpoint {name} is left out: only a part of it was drained")
+/// Returns a message about files that are as an interrupted program left them; None if there are
+/// none.
+pub fn line_about_unclosed(
+    unclosed: &BTreeSet<FilePath>,
+    whole: &BTreeSet<FilePath>,
+) -> Option<String> {
+    let few = |paths: &BTreeSet<FilePath>| {
+        let named: Vec<String> = paths.iter().take(NAMED_MAX).map(ToString::to_string).collect();
+        let more = if paths.len() > NAMED_MAX { ", ..." } else { "" };
+        format!("{}{more}", named.join(", "))
+    };
+    if unclosed.is_empty() {
+        return None;
+    }
+    let files = count(unclosed.len() as u64, "file");
+    let them = if unclosed.len() > 1 { "them" } else { "it" };
+    let kept = match whole.is_empty() {
+        true => String::new(),
+        false => format!("; the last whole versions are kept outside: {}", few(whole)),
+    };
+    Some(format!("{files} as the program left {them}, not closed: {}{kept}", few(unclosed)))
 }
 
 struct Staging<'a> {
     source: &'a Source<'a>,
-    /// Incomplete checkpoints at the source; their files are not staged.
-    parts: &'a [Partial],
-    part_files: BTreeSet<&'a FilePath>,
     volumes: &'a [Volume],
     quiet: bool,
     /// Files of the newest checkpoints. If the store has no room for all data, it has theirs.
@@ -526,7 +449,7 @@ impl<'a> Staging<'a> {
         restrict(self.volumes, directories.map(|(path, entry)| (path, entry.mode)))
     }
 
-    /// Stages every wanted file, but none of incomplete checkpoints.
+    /// Stages every wanted file.
     fn everything(&mut self) -> Result<()> {
         let files = self.files(|_| true);
         self.bring(files)?;
@@ -562,16 +485,17 @@ impl<'a> Staging<'a> {
         Ok(())
     }
 
-    /// Removes the empty directories of checkpoints that were not staged, because a program might
-    /// take the last one for the newest checkpoint. Unless `all`, also removes directories of
-    /// checkpoints of which only the directory was drained.
-    fn tidy(&self, all: bool) -> Result<()> {
+    /// Removes the empty directories of checkpoints that were left out because they are damaged, or
+    /// were not to be staged: a program might take the last one for the newest checkpoint.
+    fn tidy(&self, extent: Extent) -> Result<()> {
+        let is_gone = |name: &Name| match extent {
+            Extent::All => self.staged.left_out.contains(&name.to_string()),
+            Extent::Newest => !self.staged.checkpoints.contains(&name.to_string()),
+        };
         let known = self.checkpoints().into_iter();
-        let known =
-            known.flat_map(|known| known.files.iter().map(|file| (&known.name, &file.path)));
-        let parts =
-            self.parts.iter().flat_map(|part| part.files.iter().map(|path| (&part.name, path)));
-        let files: Vec<(&Name, &FilePath)> = known.chain(parts).collect();
+        let files: Vec<(&Name, &FilePath)> = known
+            .flat_map(|known| known.files.iter().map(|file| (&known.name, &file.path)))
+            .collect();
         let mut owners: BTreeMap<FilePath, BTreeSet<&Name>> = BTreeMap::new();
         for (name, path) in &files {
             let mut parent = path.split().map(|(parent, _)| parent);
@@ -580,15 +504,14 @@ impl<'a> Staging<'a> {
                 parent = path.split().map(|(parent, _)| parent);
             }
         }
-        owners.retain(|_, owners| owners.len() == 1);
+        owners.retain(|_, owners| owners.len() == 1 && owners.iter().all(|name| is_gone(name)));
         let mut empty: BTreeSet<FilePath> = owners.into_keys().collect();
         let series = Series::of(files.into_iter());
-        let is_there = |name: Name| self.staged.checkpoints.contains(&name.to_string());
         let entries = self.source.manifest.files.iter();
         let directories = entries.filter(|(_, entry)| entry.kind == Kind::Directory);
         let missing =
-            directories.filter(|(path, _)| series.name(path).is_some_and(|name| !is_there(name)));
-        empty.extend(missing.filter(|_| !all).map(|(path, _)| path.clone()));
+            directories.filter(|(path, _)| series.name(path).is_some_and(|name| is_gone(&name)));
+        empty.extend(missing.map(|(path, _)| path.clone()));
         // The content of a directory comes before the directory.
         for path in empty.iter().rev() {
             let Some((volume, inner)) = locate(self.volumes, path) else { continue };
@@ -600,21 +523,35 @@ impl<'a> Staging<'a> {
         Ok(())
     }
 
+    /// Marks the files that were not closed in order as such.
+    fn mark_unclosed(&mut self) -> Result<()> {
+        let manifest = self.source.manifest;
+        for (path, _) in manifest.files.iter().filter(|(_, entry)| entry.unclosed) {
+            let Some((volume, inner)) = locate(self.volumes, path) else { continue };
+            if volume.attributes(&inner).is_ok_and(|found| found.is_regular()) {
+                write::mark_unclean(volume, &inner)?;
+                self.staged.unclosed.insert(path.clone());
+                if manifest.whole.contains_key(path) {
+                    self.staged.whole.insert(path.clone());
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the complete checkpoints all of whose files are wanted.
     fn checkpoints(&self) -> Vec<&'a Checkpoint> {
         let Source { manifest, wanted, .. } = self.source;
         let is_wanted = |known: &&Checkpoint| known.files.iter().all(|file| wanted(&file.path));
-        manifest.whole().into_iter().filter(is_wanted).collect()
+        manifest.whole_checkpoints().into_iter().filter(is_wanted).collect()
     }
 
-    /// Returns the wanted files with a copy for which `is_meant` holds, without those of incomplete
-    /// checkpoints.
+    /// Returns the wanted files with a copy for which `is_meant` holds.
     fn files(&self, is_meant: impl Fn(&FilePath) -> bool) -> BTreeMap<&'a FilePath, &'a Entry> {
         let files = self.source.manifest.files.iter();
         let has_copy = |entry: &Entry| entry.kind == Kind::File && entry.copy().is_some();
         let chosen = files.filter(|(path, entry)| {
-            let is_wanted = (self.source.wanted)(path) && !self.part_files.contains(path);
-            has_copy(entry) && is_wanted && is_meant(path)
+            has_copy(entry) && (self.source.wanted)(path) && is_meant(path)
         });
         chosen.collect()
     }

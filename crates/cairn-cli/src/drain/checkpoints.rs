@@ -48,9 +48,11 @@ impl Found {
     pub fn look(store: &OpenStore, volumes: &[Volume]) -> Result<Found> {
         let trees = trees(volumes)?;
         let mut checkpoints = Checkpoints::load(store.directory(), &store.job)?;
-        let view = checkpoints.look(&groves(volumes, &trees), DrainTask::default(), &[])?;
+        let view = checkpoints.look(&groves(volumes, &trees), DrainTask::default())?;
         let complete = checkpoints.complete().to_vec();
-        let View { unfinished, incomplete, unfinished_files, .. } = view;
+        let View { unfinished, unfinished_files, .. } = view;
+        let incomplete: HashSet<&FilePath> =
+            unfinished_files.values().flatten().map(|member| &member.path).collect();
         let all = trees.iter().flatten().filter(|(path, node)| {
             node.kind == Kind::File && node.unclean && !incomplete.contains(*path)
         });
@@ -116,7 +118,7 @@ pub fn adopt(
 pub fn current(store: &OpenStore, volumes: &[Volume]) -> Result<Checkpoints> {
     let trees = trees(volumes)?;
     let mut checkpoints = Checkpoints::open(store.directory(), &store.job)?;
-    checkpoints.look(&groves(volumes, &trees), DrainTask::default(), &[])?;
+    checkpoints.look(&groves(volumes, &trees), DrainTask::default())?;
     Ok(checkpoints)
 }
 
@@ -199,7 +201,7 @@ pub fn list(
     let mut rows: Vec<Row> = complete.collect();
     let known: HashSet<&Name> = found.complete.iter().map(|known| &known.name).collect();
     if let Some(manifest) = &outside {
-        let whole = manifest.whole().into_iter();
+        let whole = manifest.whole_checkpoints().into_iter();
         let detached = whole.filter(|drained| !known.contains(&drained.name));
         let outside = detached.map(|drained| {
             let path = sets::place(drained.files.iter().map(|file| &file.path));

@@ -5,14 +5,13 @@
 
 use cairn_agent::model::archive::Phase as ArchivePhase;
 use cairn_agent::model::policy::AtEnd;
-use cairn_agent::model::protocol::{Phase, Status, Unfinished};
+use cairn_agent::model::protocol::{Phase, Status};
 use std::thread;
 use std::time::Duration;
 
 use crate::drain::drain_state::DrainProgress;
 use crate::drain::left;
 use crate::error::{Error, PersistError, Result};
-use crate::output::duration;
 use crate::output::progress::Progress;
 use crate::settings::archive;
 use crate::store::OpenStore;
@@ -33,7 +32,6 @@ pub fn to_the_end(store: &OpenStore, quiet: bool) -> Result<()> {
     let mut progress = Progress::new(&label, 0, quiet);
     let mut agent = store.agent()?;
     let mut was_at_rest = false;
-    let mut said = None;
     loop {
         match agent.status() {
             Ok(status) if was_at_rest && is_at_rest(store, &status) => {
@@ -43,11 +41,6 @@ pub fn to_the_end(store: &OpenStore, quiet: bool) -> Result<()> {
             }
             Ok(status) => {
                 was_at_rest = is_at_rest(store, &status);
-                let waits_for = awaited(store, &status).filter(|_| !quiet);
-                if waits_for.is_some() && waits_for != said {
-                    waits_for.iter().for_each(|line| crate::output::say!("cairn: {line}"));
-                    said = waits_for;
-                }
                 let (done, total) = match (&store.job.persist, &status.archive) {
                     (None, Some(archive)) => (archive.sent_bytes, archive.sending_bytes),
                     _ => (status.progress.bytes_done, status.progress.bytes_total),
@@ -60,16 +53,6 @@ pub fn to_the_end(store: &OpenStore, quiet: bool) -> Result<()> {
             Err(error) => return Err(error.into()),
         }
     }
-}
-
-/// Returns a message about a checkpoint that becomes complete only with time, if the agent is
-/// otherwise idle.
-fn awaited(store: &OpenStore, status: &Status) -> Option<String> {
-    let mut unfinished = status.last.unfinished.iter().filter(|one| one.waits);
-    let is_idle = status.phase == Phase::Idle && !status.settled;
-    let first = unfinished.next().filter(|_| is_idle)?;
-    let settle = duration::human(store.job.checkpoint.settle().as_secs_f64());
-    Some(format!("{}: waiting for checkpoint {} (--settle {settle})", store.job.job, first.told()))
 }
 
 /// Whether the agent has nothing to do, or cannot continue for now.
@@ -87,20 +70,9 @@ fn judge_drain(store: &OpenStore, status: &Status) -> Result<()> {
     let Some(persist) = &store.job.persist else { return Ok(()) };
     let last = &status.last;
     let summary = match &status.reason {
-        _ if last.complete
-            && status.settled
-            && last.unfinished.iter().all(|one| one.is_outside && !one.waits) =>
-        {
-            return Ok(());
-        }
+        _ if last.complete && last.open.is_empty() && status.settled => return Ok(()),
         Some(reason) => format!("the drain is not complete: {reason}; the agent tries again"),
         None if !last.open.is_empty() || !last.failed.is_empty() => left(last),
-        None if !last.unfinished.is_empty() => {
-            let told = |one: &Unfinished| {
-                format!("checkpoint {}, only in the store: {}", one.verdict(), one.told())
-            };
-            last.unfinished.iter().map(told).collect::<Vec<_>>().join("; ")
-        }
         None => {
             DrainProgress::of(store)?.lines(&persist.display().to_string(), "the store").join("; ")
         }

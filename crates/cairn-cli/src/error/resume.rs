@@ -55,28 +55,6 @@ pub enum ResumeError {
         /// Where intact files may be, as text.
         ways: String,
     },
-    /// `--resume image` for a job without an image.
-    #[error(
-        "there is no complete image of job {job} in {persist}; nothing was changed: to go on with the store, leave out \
-         --resume image"
-    )]
-    NoImage {
-        /// The job.
-        job: String,
-        /// Directory of the images.
-        persist: String,
-    },
-    /// The store could not be copied out before a resume from the image.
-    #[error(
-        "cannot set the files of job {job} aside to go back to its last image: {reason}; nothing was started, and the store keeps \
-         its files: fix that and run the job again, or go on with the store: --resume as-is"
-    )]
-    NotSetAside {
-        /// The job.
-        job: String,
-        /// The reason.
-        reason: String,
-    },
     /// A repair that a killed run began cannot be finished.
     #[error(
         "a run of job {job} was killed while it repaired checkpoints or set them aside, and that cannot be finished: {reason}; \
@@ -97,9 +75,7 @@ impl ResumeError {
         match self {
             ResumeError::MediaInUse { .. }
             | ResumeError::NotOnMedia { .. }
-            | ResumeError::Damaged { .. }
-            | ResumeError::NoImage { .. }
-            | ResumeError::NotSetAside { .. } => EXIT_USAGE,
+            | ResumeError::Damaged { .. } => EXIT_USAGE,
             ResumeError::NotCompared { .. } | ResumeError::NotSettled { .. } => EXIT_FAILURE,
         }
     }

@@ -11,7 +11,6 @@
 //! compares those when they arrive, and notes which are lost.
 
 mod repair;
-pub mod rollback;
 #[cfg(test)]
 mod tests;
 mod unfinished;
@@ -20,9 +19,7 @@ use cairn_agent::checkpoint::quarantine::{self, Repair as Note};
 use cairn_agent::checkpoint::sets::Member;
 use cairn_agent::checkpoint::sets::register::Checkpoint;
 use cairn_agent::model::checkpoint_name::{Family, Name};
-use cairn_agent::model::job::Job;
 use cairn_agent::model::path::FilePath;
-use cairn_agent::persist::image_place;
 use cairn_agent::store::node::Kind;
 use cairn_agent::store::read::{Buffer, read_whole};
 use cairn_agent::store::volume::{Volume, now};
@@ -98,7 +95,6 @@ pub fn line(claim: &Claim) -> Result<Option<String>> {
     let unclean = unclean.into_iter().map(|path| output::escaped(path.as_bytes()));
     let (whole, unclean) = (few(whole), few(unclean));
     let has_unfinished = broken.is_some() || unknown.is_some();
-    let has_torn = has_unfinished || unclean.is_some();
     let programs = survey::programs(&claim.store)?;
     let parts = [
         (!programs.is_empty()).then(|| format!("{} it", output::still_use(&programs))),
@@ -109,19 +105,11 @@ pub fn line(claim: &Claim) -> Result<Option<String>> {
         broken.map(|broken| format!("not complete: {broken}")),
         unknown.map(|unknown| format!("possibly incomplete: {unknown}")),
         unclean.map(|unclean| format!("writer killed: {unclean}")),
-        image_line(&claim.store.job).filter(|_| has_torn),
     ];
     if parts.iter().all(Option::is_none) {
         return Ok(None);
     }
     Ok(Some(format!("resuming: {}", parts.into_iter().flatten().collect::<Vec<_>>().join("; "))))
-}
-
-/// Returns how to start from the last image instead; None if there is none.
-fn image_line(job: &Job) -> Option<String> {
-    let (_, finished) = image_place::newest(job.persist.as_deref()?, &job.job)?;
-    let age = duration::human(finished.elapsed().unwrap_or_default().as_secs_f64());
-    Some(format!("all files as they were at the last image, {age} ago: --resume image"))
 }
 
 /// Joins the first few texts into one line and counts the rest; None if there are none.

@@ -14,7 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use crate::drain::drain_state::DrainProgress;
-use crate::drain::{DrainReport, as_they_are, lag, not_complete};
+use crate::drain::{DrainReport, as_they_are, lag, last_whole, not_complete};
 use crate::output::size::human;
 use crate::output::{count, escaped, quoted, ranks, still_use};
 use crate::report::calls::CallReport;
@@ -91,7 +91,7 @@ impl Safety {
         match self {
             Safety::Discarded | Safety::Empty => true,
             Safety::Drained(DrainReport { outcome, .. }) => {
-                outcome.complete && outcome.unclean.is_empty()
+                outcome.complete && outcome.open.is_empty()
             }
             // The drain was complete before anybody could report it.
             Safety::Interrupted { is_delivered, .. } => *is_delivered,
@@ -99,21 +99,20 @@ impl Safety {
         }
     }
 
-    /// Whether everything is where it belongs, as far as can be told. Files that a failed run left
-    /// unfinished do not count.
-    pub fn is_delivered(&self) -> bool {
+    /// Whether there are files that a killed program did not close, or checkpoints that it may not
+    /// have finished.
+    pub fn is_unsettled(&self) -> bool {
         match self {
-            Safety::Drained(_) => self.needs_no_store(),
-            other => other.is_complete(),
+            Safety::Drained(DrainReport { outcome, .. }) => {
+                !(outcome.unclean.is_empty() && outcome.unfinished.is_empty())
+            }
+            _ => false,
         }
     }
 
     /// Whether removing the store would lose nothing.
     pub fn needs_no_store(&self) -> bool {
         match self {
-            Safety::Drained(DrainReport { outcome, .. }) => {
-                self.is_complete() && outcome.unfinished.iter().all(|one| one.is_outside)
-            }
             // Nobody has checked what else the store holds.
             Safety::Interrupted { .. } => false,
             other => other.is_complete(),
@@ -281,7 +280,7 @@ impl Ending<'_> {
                 let mut lines = vec![format!(
                     "{files}, {bytes}, only in {place}: nothing was drained, there is no --persist"
                 )];
-                lines.extend(left_over(report, self.roots));
+                lines.extend(left_over(report));
                 lines
             }
             Safety::Drained(report) => {
@@ -292,7 +291,7 @@ impl Ending<'_> {
                 let mut lines = vec![format!(
                     "{files}, {bytes}, drained to {persist} and verified ({manifest})"
                 )];
-                lines.extend(left_over(report, self.roots));
+                lines.extend(left_over(report));
                 lines
             }
             Safety::Failed { reason } => vec![format!("the drain to {persist} failed: {reason}")],
@@ -430,7 +429,7 @@ impl Ending<'_> {
 }
 
 /// Returns a line for each kind of file that is not safe, with some names.
-fn left_over(report: &DrainReport, roots: &Roots) -> Vec<String> {
+fn left_over(report: &DrainReport) -> Vec<String> {
     let outcome = &report.outcome;
     let named = |paths: &[cairn_agent::FilePath]| -> String {
         let names: Vec<String> = paths.iter().take(NAMES_MAX).map(ToString::to_string).collect();
@@ -438,20 +437,19 @@ fn left_over(report: &DrainReport, roots: &Roots) -> Vec<String> {
         format!("{}{more}", names.join(", "))
     };
     let mut lines = Vec::new();
-    if !outcome.unclean.is_empty() {
+    if report.persist.is_none() && !outcome.unclean.is_empty() {
         let files = count(outcome.unclean.len() as u64, "file");
         let names = named(&outcome.unclean);
-        lines.push(format!(
-            "{files} only in the store, because the writer died, a write failed, or a part is lost: {names}"
-        ));
+        lines.push(format!("{files} unclean: the writer died or a write failed: {names}"));
     }
-    lines.extend(as_they_are(outcome));
+    lines.extend(report.persist.as_ref().and_then(|_| as_they_are(outcome)));
+    lines.extend(last_whole(report));
     if !outcome.open.is_empty() {
         let files = count(outcome.open.len() as u64, "file");
-        lines.push(format!("{files} still open, only in the store: {}", named(&outcome.open)));
+        lines.push(format!("{files} still open, may change: {}", named(&outcome.open)));
     }
     let unfinished = outcome.unfinished.iter().take(NAMES_MAX);
-    lines.extend(unfinished.map(|one| not_complete(roots, &report.job, one)));
+    lines.extend(unfinished.map(not_complete));
     if outcome.unfinished.len() > NAMES_MAX {
         let more = (outcome.unfinished.len() - NAMES_MAX) as u64;
         lines.push(format!("not complete: {}", count(more, "more checkpoint")));

@@ -304,9 +304,9 @@ pub fn other_nodes(program: &OsStr, mount: &str) -> Option<String> {
     })
 }
 
-/// Gives this node a directory of its own below the persist directory if the launch has other nodes:
-/// their files may have the same names. Not for jobs that the user lets share the directory, unless
-/// they have one name. Errors: the directory cannot be made.
+/// Gives this node a directory of its own below the persist directory if the launch has other
+/// nodes: their files may have the same names. Not for jobs that the user lets share the directory,
+/// unless they have one name. Errors: the directory cannot be made.
 pub fn settle_in_directory_of_node(request: &mut Request) -> Result<()> {
     let Some(seat) = rank::seat().filter(|seat| seat.has_other_nodes) else { return Ok(()) };
     let has_own_names = request.shared && request.job.is_none();

@@ -27,8 +27,8 @@ pub struct CheckpointArguments {
     /// per TIME (15m). The newest one is always drained when the command ends [default: 1]
     #[arg(long, value_name = "COUNT|TIME", env = "CAIRN_CHECKPOINT_PFS_EVERY")]
     pub pfs_every: Option<String>,
-    /// If nothing shows that a checkpoint is complete, its files are copied once none of them has
-    /// changed for this long [default: 5s]
+    /// If nothing shows that a checkpoint is complete, it is said to be unknown once none of its
+    /// files has changed for this long [default: 5s]
     #[arg(long, value_name = "TIME", env = "CAIRN_CHECKPOINT_SETTLE")]
     pub settle: Option<String>,
     /// Files that are always drained: shell wildcards, matched against the path below the prefix.

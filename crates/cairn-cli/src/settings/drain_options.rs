@@ -3,12 +3,12 @@
 //! Must stay true: an option that is not given leaves an existing store unchanged. Every bad value
 //! is refused before anything is created.
 
-use cairn_agent::model::policy::{AtEnd, DrainPolicy, Images, Priority, SlotPolicy, Verify};
+use cairn_agent::model::policy::{AtEnd, DrainPolicy, Priority, SlotPolicy, Verify};
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 
 use crate::error::{Error, Result, SettingError};
-use crate::output::{duration, size};
+use crate::output::size;
 use crate::settings::walltime;
 
 /// Options of the drain.
@@ -24,13 +24,6 @@ pub struct DrainArguments {
     /// be safe in time. none: the job has no end [default: what Slurm says]
     #[arg(long, value_name = "TIME", env = "CAIRN_DRAIN_UNTIL")]
     pub until: Option<String>,
-    /// How often to copy an image of the whole store while the command runs, measured from the
-    /// start of the last image: 30s, 10m. An image shows the store at one moment, open files
-    /// included. Images go to cairn-image.JOB.0 and .1 in turn; --stage resumes from the newest one
-    /// if the node was lost. auto: after 10 s if files were drained or synced, and every 10
-    /// minutes, but not with --pfs-every. none: no images [default: auto]
-    #[arg(long, value_name = "TIME", env = "CAIRN_DRAIN_IMAGE_EVERY")]
-    pub image_every: Option<String>,
     /// Limit the drain to this many bytes per second, as in 500M, and let programs write their
     /// checkpoints first. none: no limit [default: none]
     #[arg(long, value_name = "RATE", env = "CAIRN_DRAIN_RATE")]
@@ -95,8 +88,6 @@ pub struct DrainSettings {
     pub end: Option<String>,
     /// `--until`.
     pub until: Option<String>,
-    /// `--image-every`.
-    pub image_every: Option<String>,
 }
 
 /// Drain options of one run; None for an option that was not given.
@@ -107,7 +98,6 @@ pub struct DrainRequest {
     priority: Option<Priority>,
     verify: Option<Verify>,
     at_end: Option<AtEnd>,
-    images: Option<Images>,
     /// End of this run's time, in seconds since the epoch. Never taken over from an earlier run.
     until: Option<u64>,
     /// Slots in which to copy.
@@ -136,7 +126,6 @@ impl DrainRequest {
             .map(Verify::from),
             at_end: choice(arguments.drain, settings.end, "--drain", "wait, background or none")?
                 .map(AtEnd::from),
-            images: arguments.image_every.or(settings.image_every).map(images).transpose()?,
             until: walltime::until(arguments.until.or(settings.until))?,
             slots: None,
         })
@@ -152,7 +141,6 @@ impl DrainRequest {
         policy.verify = self.verify.unwrap_or(policy.verify);
         policy.at_end = self.at_end.unwrap_or(policy.at_end);
         policy.slots = self.slots.clone().or(policy.slots.take());
-        policy.images = self.images.unwrap_or(policy.images);
         policy.until = self.until;
         *policy != before
     }
@@ -175,15 +163,6 @@ fn rate(value: String) -> Result<Option<u64>> {
         _ if value == "none" => Ok(None),
         Some(bytes) if bytes > 0 => Ok(Some(bytes)),
         _ => Err(refused("--drain-rate", value, "bytes a second as in 500M, or none")),
-    }
-}
-
-fn images(value: String) -> Result<Images> {
-    match duration::argument(&value) {
-        _ if value == "none" => Ok(Images::Never),
-        _ if value == "auto" => Ok(Images::Auto),
-        Ok(seconds) if seconds >= 1.0 => Ok(Images::Every(seconds as u64)),
-        _ => Err(refused("--image-every", value, "a time of 1s or more, as in 10m, auto or none")),
     }
 }
 

@@ -12,8 +12,6 @@ pub enum Resume {
     Checked,
     /// Resume it as it is
     AsIs,
-    /// Start from its last image
-    Image,
 }
 
 impl Resume {
@@ -25,7 +23,7 @@ impl Resume {
                 Error::Setting(SettingError::Value {
                     option: "--resume",
                     value: text,
-                    expected: "checked, as-is or image",
+                    expected: "checked or as-is",
                 })
             })
         });

@@ -64,8 +64,6 @@ pub enum Stage {
     Whole(Extent),
     /// All files before programs run, but their data while programs run.
     OnDemand(Extent),
-    /// The files of the last image, before programs run.
-    Image,
 }
 
 impl Stage {
@@ -78,7 +76,7 @@ impl Stage {
 /// Which files are staged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// All files except those of incomplete checkpoints.
+    /// All files.
     All,
     /// The newest complete checkpoint of each family, and files that belong to no checkpoint.
     Newest,

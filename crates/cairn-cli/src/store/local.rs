@@ -53,7 +53,10 @@ pub fn copy_out(
     temporary.file.set_len(attributes.size).map_err(Error::file("write", &path))?;
     extended.give(&temporary.file);
     temporary.finish(attributes.mode, Some(attributes.modified.0))?;
-    Ok(temporary.publish()?)
+    temporary.keep();
+    destination.publish(target)?;
+    destination.remove_empty_shelves();
+    Ok(())
 }
 
 /// Writes a regular file of the store into an existing `path` that is not a regular file: a device,

@@ -516,7 +516,8 @@ impl Microfs {
     /// being changed, or too many writes of this process are in flight.
     pub fn plan_unpacking(&self, caller: &Caller, inode: InodeId) -> Result<Option<Unpacking>> {
         let planned = self.plan_unpacking_once(caller, inode);
-        match planned.as_ref().err() == Some(&Error::NoSpace) && self.give_image_up_for_room()? {
+        let has_no_room = planned.as_ref().err() == Some(&Error::NoSpace);
+        match has_no_room && self.give_image_up_for_room(false)? {
             true => self.plan_unpacking_once(caller, inode),
             false => planned,
         }

@@ -38,7 +38,8 @@ impl Microfs {
     /// the file are in flight; no new ones begin meanwhile.
     pub fn plan_settle(&self, caller: &Caller, inode: InodeId) -> Result<Option<SettlePlan>> {
         let planned = self.plan_settle_once(caller, inode);
-        match planned.as_ref().err() == Some(&Error::NoSpace) && self.give_image_up_for_room()? {
+        let has_no_room = planned.as_ref().err() == Some(&Error::NoSpace);
+        match has_no_room && self.give_image_up_for_room(false)? {
             true => self.plan_settle_once(caller, inode),
             false => planned,
         }

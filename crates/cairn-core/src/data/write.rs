@@ -239,7 +239,9 @@ impl Microfs {
         length: u64,
     ) -> Result<WritePlan> {
         let planned = self.plan_write_once(caller, handle, at, length);
-        if planned.as_ref().err() == Some(&Error::NoSpace) && self.give_image_up_for_room()? {
+        if planned.as_ref().err() == Some(&Error::NoSpace)
+            && self.give_image_up_for_room(self.grows(handle, at)?)?
+        {
             return self.plan_write(caller, handle, at, length);
         }
         match planned {
@@ -250,6 +252,18 @@ impl Microfs {
             }
             result => result,
         }
+    }
+
+    /// Whether a write at this position has no byte that the file has already.
+    fn grows(&self, handle: HandleId, at: Position) -> Result<bool> {
+        let open = self.handle(handle)?;
+        let size = self.attributes(open.inode)?.size;
+        Ok(match at {
+            Position::End => true,
+            Position::Cursor => open.append || open.cursor >= size,
+            Position::At(offset) => open.append || offset >= size,
+            Position::Again(offset) => offset >= size,
+        })
     }
 
     fn plan_write_once(

@@ -16,7 +16,6 @@ const LARGE: usize = (5 << 20) + 77;
 struct World {
     store: TestStore,
     destination: Arc<Destination>,
-    journal: Journal,
     marks: Marks,
 }
 
@@ -36,31 +35,31 @@ impl World {
         }
         let destination = Destination::open(&store.directory("out"), "0123").expect("opens");
         let destination = Arc::new(destination);
-        let (journal, _) = Journal::open(Arc::clone(&destination)).expect("opens");
         let marks = Marks::open(&store.scratch);
-        World { store, destination, journal, marks }
+        World { store, destination, marks }
     }
 
     fn place(&self, verify: Verify) -> Place<'_> {
-        let World { destination, journal, marks, .. } = self;
-        Place { destination, journal, marks, verify }
+        let World { destination, marks, .. } = self;
+        Place { destination, marks, verify }
     }
 
     fn found(&self, name: &str) -> Option<Vec<u8>> {
         fs::read(self.scratch.join("out").join(name)).ok()
     }
 
-    /// Publishes the copy of a file after `change` was applied to it.
+    /// Finishes the copy of a file after `change` was applied to it, and publishes it.
     fn publish_changed(&self, name: &str, verify: Verify, change: impl Fn(&File)) -> Result<Copy> {
         let (tree, path) = (self.volume.tree().expect("lists"), path(name));
-        let source =
-            Source { volume: &self.volume, path: &path, node: &tree[&path], is_new: false };
+        let source = Source { volume: &self.volume, path: &path, node: &tree[&path], before: None };
         let (place, mut buffer) = (self.place(verify), Buffer::default());
         let meter = Meter::default();
         let written = Written::write(place, source, Beginning::Nothing, &mut buffer, &meter)?;
         written.make_durable(&meter)?;
         change(&written.temporary.file);
-        written.publish(place, &mut buffer, &meter)
+        let made = written.finish(place, &mut buffer, &meter)?;
+        self.destination.publish(&path)?;
+        Ok(made.copy)
     }
 }
 
@@ -107,7 +106,7 @@ fn files_that_are_copied_together_succeed_and_fail_each_for_itself() {
     let paths: Vec<FilePath> = names.iter().map(|name| path(name)).collect();
     let (caller, fs) = (world.volume.caller_as_user(), world.volume.fs());
     fs.unlink(&caller, cairn_core::ROOT, b"f3").expect("removes");
-    let source = |path| Source { volume: &world.volume, path, node: &tree[path], is_new: false };
+    let source = |path| Source { volume: &world.volume, path, node: &tree[path], before: None };
     let sources: Vec<Source<'_>> = paths.iter().map(source).collect();
     let meter = Meter::default();
     for verify in [Verify::Read, Verify::Write] {
@@ -116,7 +115,10 @@ fn files_that_are_copied_together_succeed_and_fail_each_for_itself() {
         for (name, result) in names.iter().zip(results) {
             match name.as_str() {
                 "f3" => assert!(matches!(result, Err(Error::Changed { .. })), "{result:?}"),
-                _ => assert_eq!(result.expect("is copied").bytes, 100),
+                _ => {
+                    assert_eq!(result.expect("is copied").copy.bytes, 100);
+                    world.destination.publish(&path(name)).expect("publishes");
+                }
             }
             assert_eq!(world.found(name), (name != "f3").then(|| content(name, 100)));
         }
@@ -127,7 +129,7 @@ fn files_that_are_copied_together_succeed_and_fail_each_for_itself() {
 fn mark_in_the_middle_of_a_block_is_no_place_to_go_on_at() {
     let world = World::new(&[("f", LARGE)]);
     let (tree, path) = (world.volume.tree().expect("lists"), path("f"));
-    let source = Source { volume: &world.volume, path: &path, node: &tree[&path], is_new: false };
+    let source = Source { volume: &world.volume, path: &path, node: &tree[&path], before: None };
     let begun = world.destination.create_temporary(&path).expect("creates");
     begun.file.set_len(LARGE as u64).expect("is long");
     let &Node { inode, version, bytes, .. } = source.node;
@@ -138,7 +140,8 @@ fn mark_in_the_middle_of_a_block_is_no_place_to_go_on_at() {
     std::mem::forget(begun);
     let place = world.place(Verify::Read);
     let copied = copy_file(place, source, &mut Buffer::default(), &Meter::default());
-    assert_eq!(copied.expect("is copied").bytes, LARGE as u64);
+    assert_eq!(copied.expect("is copied").copy.bytes, LARGE as u64);
+    world.destination.publish(&path).expect("publishes");
     assert!(world.found("f").is_some_and(|found| found == content("f", LARGE)));
 }
 
@@ -163,12 +166,13 @@ fn leave_damaged(world: &World, name: &str) {
 fn copy_that_another_agent_began_is_compared_however_the_others_are_verified() {
     let world = World::new(&[("f", LARGE)]);
     let (tree, path) = (world.volume.tree().expect("lists"), path("f"));
-    let source = Source { volume: &world.volume, path: &path, node: &tree[&path], is_new: false };
+    let source = Source { volume: &world.volume, path: &path, node: &tree[&path], before: None };
     for verify in [Verify::Read, Verify::Write] {
         leave_damaged(&world, "f");
         let (place, mut buffer) = (world.place(verify), Buffer::default());
         let copied = copy_file(place, source, &mut buffer, &Meter::default());
-        assert_eq!(copied.expect("is copied").bytes, LARGE as u64);
+        assert_eq!(copied.expect("is copied").copy.bytes, LARGE as u64);
+        world.destination.publish(&path).expect("publishes");
         assert!(world.found("f").is_some_and(|found| found == content("f", LARGE)));
     }
 }
@@ -189,7 +193,7 @@ impl Clock for Ticking {
 fn time_to_make_a_copy_durable_and_to_read_it_back_counts() {
     let world = World::new(&[("f", LARGE)]);
     let (tree, path) = (world.volume.tree().expect("lists"), path("f"));
-    let source = Source { volume: &world.volume, path: &path, node: &tree[&path], is_new: false };
+    let source = Source { volume: &world.volume, path: &path, node: &tree[&path], before: None };
     let (place, mut buffer) = (world.place(Verify::Read), Buffer::default());
     let mut meter = Meter::default();
     meter.pace = Pace::new(Box::<Ticking>::default());
@@ -199,6 +203,6 @@ fn time_to_make_a_copy_durable_and_to_read_it_back_counts() {
     let written_at = rate();
     written.make_durable(&meter).expect("is durable");
     let durable_at = rate();
-    written.publish(place, &mut buffer, &meter).expect("is published");
+    written.finish(place, &mut buffer, &meter).expect("is finished");
     assert!(written_at > durable_at && durable_at > rate(), "{written_at} {durable_at}");
 }

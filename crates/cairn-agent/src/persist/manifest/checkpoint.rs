@@ -1,8 +1,7 @@
-//! A checkpoint in the persist directory: files that belong together and were all verified there;
-//! and the parts of others.
+//! A checkpoint in the persist directory: files that belong together and were all verified there.
 //!
 //! Must stay true: a checkpoint is in a manifest only while each of its files has the copy that it
-//! names. The manifest that names a file of an incomplete checkpoint also marks it as such.
+//! names.
 
 use super::{Manifest, read_number, read_time, write_time};
 use crate::checkpoint::sets::{self, register};
@@ -44,37 +43,6 @@ pub struct CheckpointFile {
     /// CRC32C of the whole file.
     #[serde(serialize_with = "write_checksum", deserialize_with = "read_checksum")]
     pub crc32c: u32,
-}
-
-/// A checkpoint that is there in part, or will be soon: some files are missing or are of an earlier
-/// time.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Partial {
-    /// Its name.
-    #[serde(flatten)]
-    pub name: Name,
-    /// Its files, including missing ones, sorted by path.
-    pub files: Vec<FilePath>,
-    /// The earlier checkpoint of that name. It counts as whole as long as its copies are there.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub earlier: Option<Checkpoint>,
-}
-
-impl From<&Checkpoint> for Partial {
-    fn from(known: &Checkpoint) -> Partial {
-        let files = known.files.iter().map(|file| file.path.clone()).collect();
-        Partial { name: known.name.clone(), files, earlier: Some(known.clone()) }
-    }
-}
-
-impl Partial {
-    /// Merges a later finding of the same name.
-    pub fn add(&mut self, other: Partial) {
-        self.files.extend(other.files);
-        self.files.sort();
-        self.files.dedup();
-        self.earlier = other.earlier.or(self.earlier.take());
-    }
 }
 
 impl Checkpoint {

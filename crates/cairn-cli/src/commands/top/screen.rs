@@ -366,9 +366,10 @@ fn of_files(store: &Store) -> Vec<Line<'static>> {
 /// Returns the newest checkpoints and where each is safe, incomplete ones first.
 fn of_sets(store: &Store) -> Vec<Line<'static>> {
     let unfinished = store.agent.iter().flat_map(|agent| &agent.last.unfinished);
-    let unfinished = unfinished.filter(|one| one.waits).map(|one| {
+    let unfinished = unfinished.map(|one| {
         let bytes = human(one.bytes);
-        Line::from(format!("being written {bytes:>9}  {}", printable(&one.name.to_string())))
+        let verdict = if one.is_unknown { "not known" } else { "unfinished" };
+        Line::from(format!("{verdict:<13} {bytes:>9}  {}", printable(&one.name.to_string())))
     });
     let complete = store.sets.iter().rev().map(|set| {
         let level = match (set.level, set.wanted) {
@@ -393,7 +394,7 @@ fn troubles(store: &Store) -> Vec<Line<'static>> {
     let failed = agent.clone().flat_map(|agent| &agent.last.failed);
     let failed = failed.map(|failed| format!("not drained: {}: {}", failed.path, failed.reason));
     let unfinished = agent.clone().flat_map(|agent| &agent.last.unfinished);
-    let unfinished = unfinished.filter(|one| !one.waits);
+    let unfinished = unfinished.filter(|one| !one.is_unknown);
     let unfinished = unfinished.map(|one| format!("{}: {}", one.verdict(), one.told()));
     let unreadable = agent.flat_map(|agent| agent.unreadable.iter().cloned());
     let space = store.agent.iter().filter_map(|agent| agent.space.as_ref());

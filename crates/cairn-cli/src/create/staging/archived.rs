@@ -138,7 +138,7 @@ fn enter(files: &mut BTreeMap<FilePath, Entry>, file: &manifest::File) {
         target: None,
         reason: None,
         detached: false,
-        rolled_back: false,
+        unclosed: false,
         damaged: false,
         torn: false,
     };

@@ -7,7 +7,7 @@
 use cairn_agent::model::job::Job;
 use cairn_agent::model::path::FilePath;
 use cairn_agent::persist::destination::Destination;
-use cairn_agent::persist::manifest::{Copy, Entry, Manifest};
+use cairn_agent::persist::manifest::{Copy, Manifest};
 use cairn_agent::store::extended::Extended;
 use cairn_agent::store::volume::Volume;
 use cairn_agent::store::write::AbsentFile;
@@ -17,12 +17,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::{Brought, Origin, is_without_room, or_damaged};
 use crate::error::Result;
 
-/// Drained files, or an image of them, and where their data can be had later.
+/// Drained files whose data can be had later.
 pub struct OnDemand<'a> {
-    /// Where files are read.
-    source: &'a Destination,
     /// Persist directory and its files.
-    later: (&'a Destination, &'a Manifest),
+    source: &'a Destination,
+    manifest: &'a Manifest,
     /// Whether data are to come at once, and have found room so far.
     comes_at_once: AtomicBool,
 }
@@ -30,33 +29,22 @@ pub struct OnDemand<'a> {
 impl<'a> OnDemand<'a> {
     /// Files of the persist directory: with `comes_at_once` they have their data as far as the
     /// store has room.
-    pub fn of_places(
-        destination: &'a Destination,
+    pub fn new(
+        source: &'a Destination,
         manifest: &'a Manifest,
         comes_at_once: bool,
     ) -> OnDemand<'a> {
-        let (later, comes_at_once) = ((destination, manifest), comes_at_once.into());
-        OnDemand { source: destination, later, comes_at_once }
+        OnDemand { source, manifest, comes_at_once: comes_at_once.into() }
     }
 
-    /// Files of the image `source`: those with the same data as in the persist directory have them
-    /// as far as the store has room.
-    pub fn of_image(
-        source: &'a Destination,
-        (destination, manifest): (&'a Destination, &'a Manifest),
-    ) -> OnDemand<'a> {
-        OnDemand { source, later: (destination, manifest), comes_at_once: true.into() }
-    }
-
-    /// Whether the persist directory has these data.
+    /// Whether the data can come later. A file that was not closed in order comes at once: the
+    /// store has to know that, and notes it only in files with data.
     fn can_come_later(&self, path: &FilePath, copy: &Copy) -> Result<bool> {
-        let (destination, manifest) = self.later;
-        let data = |copy: &Copy| (copy.bytes, copy.crc32c);
-        let entry = manifest.files.get(path).filter(|entry| !entry.damaged);
-        if entry.and_then(Entry::copy).as_ref().map(data) != Some(data(copy)) {
+        let entry = self.manifest.files.get(path);
+        if entry.is_none_or(|entry| entry.damaged || entry.unclosed) {
             return Ok(false);
         }
-        let found = destination.look(path)?;
+        let found = self.source.look(path)?;
         Ok(found
             .is_some_and(|found| (found.kind, found.bytes) == (FileType::RegularFile, copy.bytes)))
     }
@@ -68,7 +56,6 @@ impl<'a> OnDemand<'a> {
         (volume, inner): (&Volume, &FilePath),
     ) -> Result<Brought> {
         let extended = match copy.extended.is_some_and(|carried| carried.kept) {
-            // Of an image, the attributes are those of its moment.
             true => Extended::read(self.source.open_file(path)?),
             false => Extended::default(),
         };

@@ -8,11 +8,9 @@
 use cairn_agent::drain::checkpoints::Checkpoints;
 use cairn_agent::model::path::FilePath;
 use cairn_agent::persist::ledger::Ledger;
-use cairn_agent::persist::manifest::{Entry, Manifest};
 use cairn_agent::store::node::{Kind, Node, Tree};
 use cairn_agent::store::volume::{Volume, now};
 use cairn_core::InodeId;
-use std::collections::HashSet;
 
 use super::Staged;
 use crate::error::Result;
@@ -31,39 +29,6 @@ pub fn tie(store: &OpenStore, volumes: &[Volume], staged: &Staged) -> Result<()>
     let mut checkpoints = Checkpoints::load(store.directory(), &store.job)?;
     checkpoints.note_levels(&mut ledger);
     Ok(checkpoints.save()?)
-}
-
-/// Ties every regular file of a new store, which was filled from `image`, to the file at its path
-/// in the persist directory. If both have the same content, that file is its copy; otherwise it is
-/// replaced by the next drain, and removed if the program removes the file. Files of `drained` that
-/// the image lacks arrived after the image and are marked as rolled back. Errors: those of `tie`.
-pub fn tie_places(
-    store: &OpenStore,
-    volumes: &[Volume],
-    (image, drained): (&Manifest, &Manifest),
-) -> Result<()> {
-    let Some(persist) = &store.job.persist else { return Ok(()) };
-    let mut ledger = Ledger::open(persist, &store.job)?;
-    let trees: Vec<Tree> = volumes.iter().map(Volume::tree).collect::<Result<_, _>>()?;
-    let data = |entry: &Entry| entry.copy().map(|copy| (copy.bytes, copy.crc32c));
-    let mut same = HashSet::new();
-    for (path, node) in trees.iter().flatten().filter(|(_, node)| node.kind == Kind::File) {
-        let there = ledger.entry(path).and_then(data);
-        if there.is_some() && there == image.files.get(path).and_then(data) {
-            ledger.attach(path, node);
-            same.insert(path);
-        } else {
-            ledger.attach_outdated(path, node.inode);
-        }
-    }
-    let later = drained
-        .files
-        .iter()
-        .filter(|(path, entry)| !entry.detached && !image.files.contains_key(*path));
-    later.for_each(|(path, _)| ledger.update(path, |entry| entry.rolled_back = true));
-    ledger.commit()?;
-    mark_drained(volumes, &trees, &|(path, _)| same.contains(path));
-    Ok(())
 }
 
 /// Ties the files that `are_meant` to the copies that their data came from, or will come from.

@@ -360,7 +360,7 @@ impl<'a> Repair<'a> {
         aside: &[Checkpoint],
     ) -> Result<Option<(Name, Built, Vec<FilePath>)>> {
         let Some(ledger) = &self.ledger else { return Ok(None) };
-        let whole = ledger.manifest().whole().into_iter().rev();
+        let whole = ledger.manifest().whole_checkpoints().into_iter().rev();
         let is_meant = |known: &&manifest::Checkpoint| {
             let is_there = |path: &FilePath| {
                 locate(self.volumes, path)

@@ -195,8 +195,6 @@ mod tests {
             place: FilePath::root(),
             reason: "it ends".to_string(),
             is_unknown,
-            waits: false,
-            is_outside: false,
         }
     }
 

@@ -30,8 +30,8 @@ const CHECKPOINT_ROUNDS: usize = 7;
 const CHECKPOINT_PAUSE: Duration = Duration::from_millis(300);
 const LIMITED: &str = "100M";
 const CLOSES: usize = 40;
-const IMAGE_BYTES: usize = 1 << 30;
-const IMAGE_ROUNDS: usize = 5;
+const CHANGED_BYTES: usize = 1 << 30;
+const CHANGED_ROUNDS: usize = 5;
 const SETTLE: Duration = Duration::from_secs(20);
 const IDLE: Duration = Duration::from_secs(30);
 /// Length of a clock tick, the kernel's unit of processor time.
@@ -47,7 +47,7 @@ pub fn rates(directory: &Path, wanted: &str) {
         ("large", large_file),
         ("beside", beside_checkpoints),
         ("latency", latency),
-        ("images", images),
+        ("changes", changes),
         ("idle", idle),
     ];
     for (_, measure) in parts.into_iter().filter(|(name, _)| name.contains(wanted)) {
@@ -236,13 +236,13 @@ fn latency(directory: &Path) {
     );
 }
 
-/// Measures images of a file that stays open and partly changes between them.
-fn images(directory: &Path) {
-    let job = job("images");
+/// Measures drains of a file that stays open and partly changes between them.
+fn changes(directory: &Path) {
+    let job = job("changes");
     let outside = directory.join("outside");
     let outside = outside.to_str().expect("a path in UTF-8");
-    let options = ["--persist", outside, "--drain", "none", "--image-every", "none"];
-    let output = run(&job, 2 * IMAGE_BYTES, &options, &["images", &job]).output();
+    let options = ["--persist", outside, "--drain", "none"];
+    let output = run(&job, 2 * CHANGED_BYTES, &options, &["changes", &job]).output();
     let output = output.expect("cairn starts");
     let text = String::from_utf8_lossy(&output.stdout);
     let mut times: [Vec<f64>; 3] = Default::default();
@@ -251,11 +251,11 @@ fn images(directory: &Path) {
         times[kind.parse::<usize>().expect("a number")].push(seconds.parse().expect("a figure"));
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(times.iter().all(|times| times.len() == IMAGE_ROUNDS), "{said}");
+    assert!(times.iter().all(|times| times.len() == CHANGED_ROUNDS), "{said}");
     remove(&job);
     let [all, together, scattered] = &times;
-    report("image, 1 % of 1 GiB changed in one place / all", together, all, "none");
-    report("image, 1 % of its blocks changed / all", scattered, all, "none");
+    report("drain, 1 % of 1 GiB changed in one place / all", together, all, "none");
+    report("drain, 1 % of its blocks changed / all", scattered, all, "none");
 }
 
 fn idle(directory: &Path) {
@@ -306,7 +306,7 @@ pub fn part(arguments: &[String]) {
         ["large"] => make_files(&mount, 1, LARGE_BYTES),
         ["checkpoints"] => checkpoints(&mount),
         ["closes", outside] => closes(&mount, Path::new(outside)),
-        ["images", job] => images_of_changes(&mount, job),
+        ["changes", job] => drains_of_changes(&mount, job),
         ["sleep", seconds] => {
             std::thread::sleep(Duration::from_secs(seconds.parse().expect("seconds")))
         }
@@ -332,28 +332,28 @@ fn make_files(directory: &Path, count: usize, bytes: usize) {
     }
 }
 
-/// Takes images and prints two fields per image: the kind of change before it, and its time in
+/// Drains and prints two fields per drain: the kind of change before it, and its time in
 /// seconds. Kind 0 changes everything, 1 a hundredth in one place, 2 one page in each of a
 /// hundredth of the blocks.
-fn images_of_changes(mount: &Path, job: &str) {
+fn drains_of_changes(mount: &Path, job: &str) {
     let options = File::options().read(true).write(true).create(true).truncate(true).clone();
     let file = options.open(mount.join("state")).expect("a file");
-    let (part, blocks) = (4 << 20, IMAGE_BYTES / BLOCK_BYTES);
+    let (part, blocks) = (4 << 20, CHANGED_BYTES / BLOCK_BYTES);
     let mut round = 0u8;
     let mut write = |offset: usize, bytes: usize| {
         round = round.wrapping_add(1);
         file.write_all_at(&vec![round; bytes], offset as u64).expect("is written");
     };
     let mut change = |kind: usize| match kind {
-        0 => (0..IMAGE_BYTES).step_by(part).for_each(|at| write(at, part)),
-        1 => write(IMAGE_BYTES / 3, IMAGE_BYTES / 100),
+        0 => (0..CHANGED_BYTES).step_by(part).for_each(|at| write(at, part)),
+        1 => write(CHANGED_BYTES / 3, CHANGED_BYTES / 100),
         // These blocks are far apart and in no order.
         _ => (0..blocks / 100).for_each(|n| write(n * 7919 % blocks * BLOCK_BYTES, 4096)),
     };
-    let image = || {
+    let drain = || {
         let started = Instant::now();
-        let mut drain = cairn();
-        let drained = drain.env_remove("LD_PRELOAD").args(["drain", job, "--image"]).output();
+        let mut command = cairn();
+        let drained = command.env_remove("LD_PRELOAD").args(["drain", job]).output();
         let drained = drained.expect("cairn starts");
         assert!(drained.status.success(), "{}", String::from_utf8_lossy(&drained.stderr));
         let seconds = started.elapsed().as_secs_f64();
@@ -363,13 +363,13 @@ fn images_of_changes(mount: &Path, job: &str) {
     // Afterwards each of the two places has a copy of its own.
     for _ in 0..3 {
         change(0);
-        image();
+        drain();
     }
     for kind in 0..3 {
-        for number in 0..=IMAGE_ROUNDS {
+        for number in 0..=CHANGED_ROUNDS {
             change(kind);
-            let seconds = image();
-            // The first image also copies what the previous kind had changed.
+            let seconds = drain();
+            // The first drain also copies what the previous kind had changed.
             if number > 0 {
                 println!("{kind} {seconds}");
             }

@@ -1,0 +1,197 @@
+//! Brings what a pass plans into the order of one turn of the persist directory.
+//!
+//! A pure function of the plan, the tree, the manifest and the copies that were made.
+//!
+//! Must stay true:
+//! - No step removes or replaces a copy that a later one needs.
+//! - What the program removed goes last, and only if all of the cut arrives.
+//! - The copy of a file that was closed in order outlives one that was not: it goes to the
+//!   directory for last whole versions, until a whole copy has the name again.
+
+use crate::drain::copies::{SPARE_BYTES_MIN, Shelf};
+use crate::drain::plan::{Plan, directories_of, lies_in};
+use crate::model::path::FilePath;
+use crate::persist::comparison::has_other_attributes;
+use crate::persist::manifest::{Entry, Manifest, State, Target};
+use crate::persist::steps::{Fate, Step};
+use crate::store::node::{Kind, Node, Tree};
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+/// What the sequence of a namespace is made of.
+pub struct Material<'a> {
+    /// What is to change.
+    pub plan: &'a Plan,
+    /// The namespace at the cut.
+    pub tree: &'a Tree,
+    /// What lies outside.
+    pub manifest: &'a Manifest,
+    /// Copies that were made.
+    pub shelf: &'a Shelf,
+    /// Inode, in the persist directory, of the copy at a path, if it is still ours.
+    pub inode_of: &'a dyn Fn(&FilePath) -> Option<u64>,
+    /// Whether a path may be tried now.
+    pub may_try: &'a dyn Fn(&FilePath) -> bool,
+    /// Whether all of the cut can be there after the turn. If not, copies stay that the program has
+    /// removed, because they may be what it is to go on from.
+    pub is_whole: bool,
+}
+
+impl Material<'_> {
+    /// Returns the steps in their order.
+    pub fn sequence(&self) -> Vec<Step> {
+        let Plan { remove, directories, renames, symlinks, copies, links, .. } = self.plan;
+        let kind = |path: &FilePath| self.manifest.files.get(path).map(|entry| entry.kind);
+        // What something else takes the place of must go first.
+        let displaced = self.plan.displaced(self.tree);
+        let (first, last): (Vec<&FilePath>, Vec<_>) =
+            remove.iter().partition(|path| lies_in(path, &displaced));
+        let mut steps: Vec<Step> = Vec::new();
+        steps.extend(first.into_iter().map(removal));
+        steps.extend(directories.iter().filter_map(|path| {
+            let entry = self.tree.get(path)?.entry(State::Drained);
+            Some(Step::Directory { path: path.clone(), entry })
+        }));
+        steps.extend(renames.iter().filter_map(|(from, path)| {
+            let inode = (self.inode_of)(from)?;
+            Some(Step::Rename { from: from.clone(), path: path.clone(), inode })
+        }));
+        steps.extend(symlinks.iter().filter_map(|path| {
+            let node = self.tree.get(path)?;
+            let target = Some(Target(node.target.clone()));
+            let entry = Entry { target, ..node.entry(State::Drained) };
+            Some(Step::Symlink { path: path.clone(), entry })
+        }));
+        steps.extend(copies.iter().filter_map(|path| self.place(path)));
+        steps.extend(links.iter().filter_map(|(from, path)| {
+            let copy = self.entry_at_end(from)?.copy()?;
+            let entry = self.tree.get(path)?.drained_entry(copy);
+            Some(Step::Link { from: from.clone(), path: path.clone(), entry })
+        }));
+        steps.extend(self.releases());
+        if self.is_whole {
+            let removed: HashSet<&FilePath> =
+                remove.iter().chain(renames.iter().map(|(from, _)| from)).collect();
+            let all = self.manifest.files.keys();
+            let staying = directories_of(all.filter(|path| !removed.contains(path)).collect());
+            let goes =
+                |path: &&FilePath| kind(path) != Some(Kind::Directory) || !staying.contains(*path);
+            steps.extend(last.into_iter().filter(goes).map(removal));
+        }
+        steps.retain(|step| (self.may_try)(step.path()));
+        let attributes = self.attributes(&steps);
+        steps.extend(attributes.into_iter().filter(|step| (self.may_try)(step.path())));
+        steps
+    }
+
+    fn place(&self, path: &FilePath) -> Option<Step> {
+        let node = self.tree.get(path)?;
+        let made = self.shelf.made(path, node)?;
+        let entry = node.drained_entry(made.copy.clone());
+        let fate = self.fate(path, node, made.extends);
+        Some(Step::Place { path: path.clone(), entry, inode: made.inode, fate })
+    }
+
+    /// What becomes of the copy at `path` when one of `node` replaces it. `extends` says that the
+    /// new one begins with all of it.
+    fn fate(&self, path: &FilePath, node: &Node, extends: bool) -> Fate {
+        let is_unclosed = node.open || node.unclean;
+        let entry = self.manifest.files.get(path);
+        let Some(entry) = entry.filter(|entry| !entry.damaged) else { return Fate::Gone };
+        let Some(copy) = entry.copy().filter(|copy| copy.bytes > 0 && is_unclosed) else {
+            return Fate::Gone;
+        };
+        let is_same_file = !entry.detached && entry.inode == node.inode && node.links == 1;
+        match entry.unclosed || extends {
+            false => Fate::Whole,
+            true if is_same_file && node.open && copy.bytes >= SPARE_BYTES_MIN => Fate::Spare,
+            true => Fate::Gone,
+        }
+    }
+
+    /// Returns the entry that a path has after the copies were placed.
+    fn entry_at_end(&self, path: &FilePath) -> Option<Entry> {
+        let node = self.tree.get(path)?;
+        match self.shelf.made(path, node) {
+            Some(made) if self.plan.copies.contains(path) => {
+                Some(node.drained_entry(made.copy.clone()))
+            }
+            _ => {
+                let from = self.plan.renames.iter().find(|(_, to)| to == path);
+                let from = from.map_or(path, |(from, _)| from);
+                self.manifest.files.get(from).cloned()
+            }
+        }
+    }
+
+    /// Last whole versions that are not needed any more.
+    fn releases(&self) -> impl Iterator<Item = Step> {
+        let is_done = |path: &&FilePath| match self.tree.get(*path) {
+            Some(node) if node.kind == Kind::File => {
+                let arrives = !self.plan.copies.contains(path)
+                    || self.shelf.made(path, node).is_some() && (self.may_try)(path);
+                !(node.open || node.unclean) && arrives
+            }
+            _ => true,
+        };
+        let done = self.manifest.whole.keys().filter(is_done);
+        done.map(|path| Step::Release { path: path.clone() }).collect::<Vec<_>>().into_iter()
+    }
+
+    /// Attributes that are to be set after `steps`. A step has also changed the modification time
+    /// of the directory that it works in.
+    fn attributes(&self, steps: &[Step]) -> Vec<Step> {
+        let above = |path: &FilePath| path.split().map(|(parent, _)| parent);
+        let mut wanted: BTreeSet<FilePath> = self.plan.attributes.iter().cloned().collect();
+        for step in steps {
+            wanted.extend(above(step.path()));
+            match step {
+                Step::Rename { from, path, .. } => {
+                    wanted.extend(above(from));
+                    wanted.insert(path.clone());
+                }
+                // A link to a copy that was made earlier.
+                Step::Link { path, entry, .. } => {
+                    let is_other = |node: &Node| has_other_attributes(node, entry);
+                    wanted.extend(
+                        self.tree.get(path).filter(|it| is_other(it)).map(|_| path.clone()),
+                    );
+                }
+                _ => {}
+            }
+        }
+        let placed: HashMap<u32, FilePath> = steps
+            .iter()
+            .filter(|step| matches!(step, Step::Place { .. }))
+            .filter_map(|step| Some((self.tree.get(step.path())?.inode, step.path().clone())))
+            .collect();
+        // Names of one file: the first gets the attributes, the others become names of it.
+        let mut first: HashMap<u32, FilePath> = placed;
+        let mut found = Vec::new();
+        for path in wanted {
+            let Some(node) = self.tree.get(&path) else { continue };
+            if node.kind == Kind::Symlink
+                || node.kind == Kind::File && node.absence.is_some() && node.links > 1
+            {
+                continue;
+            }
+            if node.kind == Kind::File && node.links > 1 {
+                if let Some(from) = first.get(&node.inode).filter(|from| **from != path) {
+                    let Some(entry) = self.entry_at_end(&path) else { continue };
+                    let Some(mut copy) = entry.copy() else { continue };
+                    (copy.mode, copy.mtime_ns) = (node.mode, node.mtime_ns);
+                    let entry = node.drained_entry(copy);
+                    let from = from.clone();
+                    found.push(Step::Link { from, path, entry });
+                    continue;
+                }
+                first.insert(node.inode, path.clone());
+            }
+            found.push(Step::Attributes { path, mode: node.mode, mtime_ns: node.mtime_ns });
+        }
+        found
+    }
+}
+
+fn removal(path: &FilePath) -> Step {
+    Step::Remove { path: path.clone() }
+}
