@@ -98,7 +98,7 @@ struct cairn_status {
     /* Of these files, those whose newest version is not safe in the persist directory. */
     uint64_t undrained_files;
     uint64_t undrained_bytes;
-    /* Of those, the ones that never will be: their writer died, or a part is lost. */
+    /* Those that are not what was to be written: their writer died, or a part is lost. */
     uint64_t unclean_files;
     struct cairn_tier_status tier[CAIRN_TIERS_MAX];
 };

@@ -58,7 +58,7 @@ use crate::model::lock;
 use crate::model::log::Complaints;
 use crate::model::path::FilePath;
 use crate::model::protocol::{Failed, Outcome, Progress};
-use crate::persist::comparison::is_copy_of;
+use crate::persist::comparison::has_bytes_of;
 use crate::persist::ledger::Ledger;
 use crate::persist::manifest::{self, Entry, State, manifest_path};
 use crate::persist::marks::Marks;
@@ -633,7 +633,7 @@ impl Drainer {
         for step in steps {
             let Step::Place { path, entry, .. } = step else { continue };
             let Some((node, volume)) = node(path) else { continue };
-            if !ledger.entry(path).is_some_and(|entry| is_copy_of(entry, node)) {
+            if !ledger.entry(path).is_some_and(|entry| has_bytes_of(entry, node)) {
                 continue;
             }
             if node.open && node.bytes >= SPARE_BYTES_MIN {

@@ -740,3 +740,40 @@ fn attributes_of_a_file_with_several_names_come_back() {
         assert_eq!(found(name).ino(), found("a").ino(), "{name}");
     }
 }
+
+/// Mechanism: a program that writes each checkpoint over the one before was killed in the middle of
+/// one. The torn file stayed, although the whole one was outside.
+///
+/// Consequence: each start of the program failed.
+///
+/// Fix: a torn file that stands alone gives its place to its last whole version.
+#[test]
+fn torn_file_that_stands_alone_is_whole_again_when_its_program_goes_on() {
+    for loses_node in [false, true] {
+        let sandbox = Sandbox::new();
+        let write = "mkdir /cairn/ck; head -c 100000 /dev/zero >/cairn/ck/last
+            is_whole() { grep -qs '\"bytes\": 100000' $1 && ! grep -q unclosed $1; }
+            until is_whole ../out/cairn-manifest.over.json; do sleep 0.01; done
+            exec 5>/cairn/ck/last; echo torn >&5
+            until grep -qs unclosed ../out/cairn-manifest.over.json; do sleep 0.01; done; kill -9 $$";
+        sandbox.run("over", write).ends_with(137);
+        if loses_node {
+            fs::remove_dir_all(sandbox.root()).expect("the node loses its memory");
+            fs::create_dir(sandbox.root()).expect("makes");
+        }
+        let out = sandbox.out().display().to_string();
+        let stage = if loses_node { "--stage" } else { "--resume=checked" };
+        let run = |command: &[&str]| {
+            let head = ["run", "--job", "over", "--persist", &out, stage, "--"];
+            sandbox.cairn(&[&head[..], command].concat())
+        };
+        if !loses_node {
+            // Another program finds what there is.
+            run(&["wc", "-c", "/cairn/ck/last"]).prints("5 /cairn/ck/last\n");
+        }
+        let ran = run(&["bash", "-c", "wc -c </cairn/ck/last; cat /cairn/.cairn-damaged/ck/last"]);
+        ran.succeeds().says("its last whole version takes its place").prints("100000\ntorn\n");
+        assert_eq!(sandbox.drained("ck/last").len(), 100_000);
+        assert!(!sandbox.out().join("cairn-whole.over").exists());
+    }
+}

@@ -159,6 +159,8 @@ fn directory_whose_writes_hang_hinders_nobody_and_status_says_what_hangs() {
             set -e; exec 5>/cairn/open; echo one >/cairn/a
             # Which is written after the copy.
             await grep -qs "\"a\"" "$OUT/cairn-manifest.hangs.json"
+            # A turn that is under way would hang, not the copy of b.
+            is_turned() { ! ls -A "$OUT" | grep -q "^\.cairn"; }; await is_turned
             fsfreeze -f "$OUT"; head -c 1M /dev/zero >/cairn/b
             says() { "$CAIRN" status hangs | grep -q "^  hangs  *b: nothing has moved in the persist directory for"; }
             await says

@@ -86,7 +86,7 @@ fn process_changes_everything_then_the_image_in_another_is_what_was_there() {
         put("moved", b"another");
     });
     assert_eq!(status, 0);
-    let image = open_image(&store(), "node").unwrap();
+    let image = open_image(&store(), &agents).unwrap();
     await_settled(&agents);
     for name in ["over", "behind", "cut", "gone", "moved"] {
         let found = content(&image, inode(&image, name));
@@ -130,7 +130,7 @@ fn cut_while_records_go_to_two_files_in_turn_has_no_record_without_the_one_befor
     let mut longest = 0;
     for _ in 0..CUTS {
         begin_images(&[&agents]).unwrap();
-        let image = open_image(&store(), "node").unwrap();
+        let image = open_image(&store(), &agents).unwrap();
         await_settled(&agents);
         let [first, second] = ["first", "second"].map(|name| content(&image, inode(&image, name)));
         let records = |bytes: &[u8]| bytes.len() / RECORD;

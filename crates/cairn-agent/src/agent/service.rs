@@ -38,7 +38,7 @@ use crate::model::job::{AGENT_LOCK, AGENT_LOG, Description, Job};
 use crate::model::lock;
 use crate::model::log::{self, Complaints, Level};
 use crate::model::path::FilePath;
-use crate::model::protocol::{Outcome, Phase};
+use crate::model::protocol::{Failed, Outcome, Phase};
 use crate::store::reaper;
 use crate::store::volume::Volume;
 use crate::store::watch::Watch;
@@ -505,17 +505,18 @@ fn give_back_memory() {
     }
 }
 
-/// Logs the files that this pass left undrained and the previous one did not, with the reasons.
+/// Logs the files that this pass left undrained, or drained although they are not whole, and the
+/// previous one did not, with the reasons.
 fn tell_left(left: &mut BTreeSet<(FilePath, String)>, outcome: &Outcome) {
-    let failed = outcome.failed.iter().map(|one| (one.path.clone(), one.reason.clone()));
-    let unclean = outcome
-        .unclean
-        .iter()
-        .map(|path| (path.clone(), "its writer died or a write failed".to_string()));
+    let is_left = |one: &Failed| format!("is not drained: {}", one.reason);
+    let failed = outcome.failed.iter().map(|one| (one.path.clone(), is_left(one)));
+    let unclean = outcome.unclean.iter().map(|path| {
+        (path.clone(), "is drained as it is: its writer died or a write failed".to_string())
+    });
     let now: BTreeSet<_> = failed.chain(unclean).collect();
     let mut fresh = now.difference(left);
     for (path, reason) in fresh.by_ref().take(LEFT_LINES_MAX) {
-        log::say(Level::Warn, format_args!("/{path} is not drained: {reason}"));
+        log::say(Level::Warn, format_args!("/{path} {reason}"));
     }
     match fresh.count() {
         0 => {}

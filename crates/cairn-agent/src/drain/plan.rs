@@ -9,7 +9,7 @@
 //! that holds the data of an absent file is left alone, except that it is renamed with the file.
 
 use crate::model::path::FilePath;
-use crate::persist::comparison::{has_other_attributes, holds_data_of, is_copy_of};
+use crate::persist::comparison::{has_bytes_of, has_other_attributes, holds_data_of};
 use crate::persist::manifest::{Entry, Manifest, State};
 use crate::store::node::{Kind, Node, Tree};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -388,7 +388,7 @@ fn plan_links(plan: &mut Plan, tree: &Tree, entries: &Entries, stored_to: &HashS
     for (path, node) in tree {
         if let Some(name) = names.get_mut(&node.inode)
             && !stored_to.contains(path)
-            && entries.get(path).is_some_and(|entry| is_copy_of(entry, node))
+            && entries.get(path).is_some_and(|entry| has_bytes_of(entry, node))
         {
             *name = Some(path.clone());
         }
@@ -634,6 +634,13 @@ mod tests {
         let manifest = manifest(&[("b", entry(&linked()))]);
         let links = pairs(&[("b", "a")]);
         assert_eq!(plan(&all("b", "a"), &manifest), Plan { links, ..Plan::default() });
+        // Another mode is set afterwards.
+        let changed = |one: &str, other: &str| {
+            let node = || Node { mode: 0o600, ..linked() };
+            tree(&[(one, node()), (other, node())])
+        };
+        let planned = plan(&changed("b", "a"), &manifest);
+        assert_eq!((planned.links, planned.copies), (pairs(&[("b", "a")]), Vec::new()));
         let (renames, links) = (pairs(&[("b", "c")]), pairs(&[("c", "d")]));
         let expected = Plan { renames, links, ..Plan::default() };
         assert_eq!(plan(&all("c", "d"), &manifest), expected);

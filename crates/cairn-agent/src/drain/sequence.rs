@@ -142,6 +142,9 @@ impl Material<'_> {
     fn attributes(&self, steps: &[Step]) -> Vec<Step> {
         let above = |path: &FilePath| path.split().map(|(parent, _)| parent);
         let mut wanted: BTreeSet<FilePath> = self.plan.attributes.iter().cloned().collect();
+        // A copy with several names is replaced when it gets attributes: all names must follow.
+        let inode = |path: &FilePath| self.tree.get(path).map(|node| node.inode);
+        let changed: HashSet<u32> = self.plan.attributes.iter().filter_map(inode).collect();
         for step in steps {
             wanted.extend(above(step.path()));
             match step {
@@ -151,7 +154,9 @@ impl Material<'_> {
                 }
                 // A link to a copy that was made earlier.
                 Step::Link { path, entry, .. } => {
-                    let is_other = |node: &Node| has_other_attributes(node, entry);
+                    let is_other = |node: &Node| {
+                        changed.contains(&node.inode) || has_other_attributes(node, entry)
+                    };
                     wanted.extend(
                         self.tree.get(path).filter(|it| is_other(it)).map(|_| path.clone()),
                     );

@@ -41,12 +41,11 @@ pub fn holds_data_of(entry: &Entry, node: &Node) -> bool {
     data.is_some() && entry.copy().map(|copy| (copy.bytes, copy.crc32c)) == data
 }
 
-/// Whether `entry` describes a copy of exactly `node`.
-pub fn is_copy_of(entry: &Entry, node: &Node) -> bool {
+/// Whether `entry` describes a copy with the bytes of `node`, whatever its attributes are.
+pub fn has_bytes_of(entry: &Entry, node: &Node) -> bool {
     let is_copy = entry.kind == Kind::File && entry.state == State::Drained;
     let is_same = (entry.inode, entry.version) == (node.inode, node.version);
-    let is_sound = !entry.detached && !entry.damaged;
-    is_copy && is_same && is_sound && !has_other_attributes(node, entry)
+    is_copy && is_same && !entry.detached && !entry.damaged
 }
 
 /// Whether mode, modification time or extended attributes of `node` differ from `entry`.

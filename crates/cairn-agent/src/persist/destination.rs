@@ -623,6 +623,19 @@ impl Destination {
         Ok(root.join(place.as_bytes()).append(&inner))
     }
 
+    /// Opens what `move_below` has put below `place`. Returns also its full path. Errors: as
+    /// `open_file`.
+    pub fn open_below(&self, path: &FilePath, place: &str) -> Result<(File, PathBuf)> {
+        let place = self.place_below(path, place)?;
+        let (parent, name) = place.split().ok_or(Errno::ISDIR).map_err(self.error("open", path))?;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = self.walk(&parent).and_then(|parent| {
+            rustix::fs::openat(&parent, OsStr::from_bytes(name), flags, Mode::empty())
+        });
+        let file = File::from(file.map_err(self.error("open", path))?);
+        Ok((file, self.path.join(place.as_os_str())))
+    }
+
     /// Replaces the file `name` in the directory itself by one with these bytes, durably.
     pub fn replace_file(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let path = self.path.join(name);

@@ -15,13 +15,16 @@ use crate::model::log;
 use crate::model::path::FilePath;
 use crate::persist::destination::{Destination, Found, same_time};
 use crate::persist::displaced::Before;
-use crate::persist::manifest::{Checkpoint, Entry, Manifest, State, manifest_name, whole_name};
+use crate::persist::manifest::{
+    Checkpoint, Copy, Entry, Manifest, State, manifest_name, whole_name,
+};
 use crate::persist::steps::{Fate, Step};
 use crate::persist::{journal, ownership};
 use crate::store::extended::{Carried, Extended};
 use crate::store::node::{Kind, Node};
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::path::Path;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Returns the extended attributes of a file of the store, as the cut has them.
@@ -317,6 +320,25 @@ impl Ledger {
             self.manifest.whole.insert(path.clone(), entry);
         }
         Ok(())
+    }
+
+    /// Opens the last version of a file that was closed in order, if it is here: in its place, or
+    /// where it is kept. Returns also its description and its full path. Errors: it cannot be
+    /// opened.
+    pub fn last_whole(&self, path: &FilePath) -> Result<Option<(Copy, File, PathBuf)>> {
+        if let Some(entry) = self.manifest.whole.get(path) {
+            let whole = whole_name(&self.manifest.job);
+            let (file, place) = self.destination.open_below(path, &whole)?;
+            return Ok(entry.copy().map(|copy| (copy, file, place)));
+        }
+        let is_whole = |entry: &&Entry| {
+            entry.state == State::Drained && !entry.unclosed && !entry.torn && !entry.damaged
+        };
+        let Some(copy) = self.entry(path).filter(is_whole).and_then(Entry::copy) else {
+            return Ok(None);
+        };
+        let file = self.destination.open_file(path)?;
+        Ok(Some((copy, file, self.destination.full_path(path))))
     }
 
     /// Removes the last whole version of a file, unless what has its name is still not whole.

@@ -96,7 +96,7 @@ impl Volume {
         Ok(Volume {
             name: live.name.clone(),
             prefix: live.prefix.clone(),
-            namespace: namespace::open_image(store, &live.name)?,
+            namespace: namespace::open_image(store, &live.namespace)?,
             places: live.places.clone(),
             slot: live.slot,
             detaches: false,

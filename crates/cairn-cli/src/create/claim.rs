@@ -235,6 +235,9 @@ impl Claim {
             if has_failed {
                 restart_check::set_unfinished_aside(&claim, request.quiet)?;
             }
+            if has_failed && claim.may_end_by(command) {
+                restart_check::make_torn_files_whole(&claim, request.quiet)?;
+            }
         }
         if !joins {
             claim.say_what_is_there(request);
@@ -418,6 +421,9 @@ impl Claim {
             if !claim.is_new && request.resume == Resume::Checked {
                 restart_check::verify(&claim, request.quiet)?;
                 restart_check::set_unfinished_aside(&claim, request.quiet)?;
+            }
+            if request.resume == Resume::Checked && claim.may_end_by(command) {
+                restart_check::make_torn_files_whole(&claim, request.quiet)?;
             }
             if !claim.is_new {
                 claim.say_what_is_there(request);

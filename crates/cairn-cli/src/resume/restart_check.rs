@@ -13,6 +13,7 @@
 mod repair;
 #[cfg(test)]
 mod tests;
+mod torn;
 mod unfinished;
 
 use cairn_agent::checkpoint::quarantine::{self, Repair as Note};
@@ -157,6 +158,22 @@ pub fn set_unfinished_aside(claim: &Claim, quiet: bool) -> Result<()> {
     }
     let _no_agent = claim.without_agent()?;
     Repair::open(claim, &volumes, quiet)?.unfinished(&steps, &found.complete)
+}
+
+/// Gives torn files that stand alone their last whole versions back. To be called when the program
+/// that was killed goes on. Nothing is changed while programs of that run use the store.
+pub fn make_torn_files_whole(claim: &Claim, quiet: bool) -> Result<()> {
+    let volumes = claim.store.volumes()?;
+    let mut torn = Vec::new();
+    for volume in &volumes {
+        torn.extend(torn::chosen(&volume.tree()?, volume.prefix()));
+    }
+    let has_copies = claim.store.job.persist.is_some();
+    if torn.is_empty() || !has_copies || !survey::programs(&claim.store)?.is_empty() {
+        return Ok(());
+    }
+    let _no_agent = claim.without_agent()?;
+    Repair::open(claim, &volumes, quiet)?.whole_again(&torn)
 }
 
 fn compare(claim: &Claim, quiet: bool) -> Result<()> {

@@ -56,8 +56,8 @@ pub struct Survey {
     pub undrained_files: u64,
     /// Bytes of the undrained files.
     pub undrained_bytes: u64,
-    /// Undrained files that never will be drained: the writer died, or found no room, or a part is
-    /// lost.
+    /// Files that are not what their programs wanted: the writer died, or found no room, or a part
+    /// is lost.
     pub unclean_files: u64,
     /// Files whose data are still where they were drained to; they count as drained.
     pub absent_files: u64,
@@ -186,8 +186,8 @@ impl Survey {
         if !attributes.is_drained() {
             self.undrained_files += 1;
             self.undrained_bytes += attributes.size;
-            self.unclean_files += u64::from(attributes.unclean || attributes.lost);
         }
+        self.unclean_files += u64::from(attributes.unclean || attributes.lost);
         Some(attributes)
     }
 }

@@ -48,7 +48,7 @@ pub struct Namespace {
     /// The core's engine over the meta segment.
     pub fs: Microfs,
     /// Its tiers, indexed by the core's tier number.
-    pub tiers: Vec<Box<dyn Device>>,
+    pub tiers: Vec<Arc<dyn Device>>,
     name: String,
     directory: Directory,
     /// Directory of placeholders. A process that has it open can use it whatever rights it has
@@ -303,46 +303,49 @@ pub fn open_namespace(store: &Store, name: &str) -> StoreResult<Namespace> {
         numa::learn();
         fs = fs.with_nodes(numa::current_node);
     }
-    let mut tiers: Vec<Box<dyn Device>> = Vec::with_capacity(places.len());
+    let mut tiers: Vec<Arc<dyn Device>> = Vec::with_capacity(places.len());
     for (tier, (place, file)) in places.iter().zip(files).enumerate() {
         let bytes = tier_bytes(&geometry, tier);
         tiers.push(match (place, file) {
             (TierPlace::Medium { path, .. }, Some(opened)) => {
                 let tier =
                     FileTier::new(opened.file, if tier == 0 { data_offset } else { 0 }, bytes);
-                Box::new(tier.map_err(|errno| StoreError::new("open tier", path, errno))?)
+                Arc::new(tier.map_err(|errno| StoreError::new("open tier", path, errno))?)
             }
-            _ => Box::new(open_ram(&directory, &names, bytes, &geometry)?),
+            _ => Arc::new(open_ram(&directory, &names, bytes, &geometry)?),
         });
     }
-    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
-    let handles = Descriptor::open(directory.raw(), HANDLES, flags, 0)
-        .map_err(|errno| directory.error("use directory", HANDLES, errno))?
-        .raise();
+    let handles = open_handles(&directory)?;
     Ok(Namespace { fs, tiers, name: name.to_owned(), directory, handles, meta_descriptors })
+}
+
+fn open_handles(directory: &Directory) -> StoreResult<Descriptor> {
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    let opened = Descriptor::open(directory.raw(), HANDLES, flags, 0);
+    Ok(opened.map_err(|errno| directory.error("use directory", HANDLES, errno))?.raise())
 }
 
 fn open_meta(directory: &Directory, names: &Names) -> StoreResult<MetaSegment> {
     MetaSegment::open(directory, &names.meta)?.with_shadow(directory, &names.image)
 }
 
-/// Opens the image that the namespace `name` of `store` holds, with its tiers, for reading: the
-/// caller must not write to the tiers.
+/// Opens the image that the namespace `live` of `store` holds, for reading. It shares the tiers of
+/// `live`: the caller must not write to them.
 ///
 /// Errors: as `open_namespace`; it holds no image (`ESTALE`). Every operation returns that error,
 /// too, once the image has ended or was given up.
-pub fn open_image(store: &Store, name: &str) -> StoreResult<Namespace> {
-    let mut namespace = open_namespace(store, name)?;
-    let directory = &namespace.directory;
-    let names = Names::new(directory, name)?;
+pub fn open_image(store: &Store, live: &Namespace) -> StoreResult<Namespace> {
+    let directory = Directory::open(store.path())?.checked_private()?;
+    let names = Names::new(&directory, &live.name)?;
     let failed = |error: Error| directory.error("open image", &names.meta, error);
-    let memory = open_meta(directory, &names)?;
-    let descriptors = [Some(memory.descriptor()), memory.shadow_descriptor()];
-    let view = PrivateSegment::open(directory, &names.meta)?;
+    let memory = open_meta(&directory, &names)?;
+    let meta_descriptors = [Some(memory.descriptor()), memory.shadow_descriptor()];
+    let view = PrivateSegment::open(&directory, &names.meta)?;
     let image = ImageMemory::new(Arc::new(memory), Box::new(view), checksum::crc32c);
     let fs = image.and_then(|image| Microfs::open_image(image, checksum::crc32c));
-    (namespace.fs, namespace.meta_descriptors) = (fs.map_err(failed)?, descriptors);
-    Ok(namespace)
+    let (fs, handles) = (fs.map_err(failed)?, open_handles(&directory)?);
+    let (tiers, name) = (live.tiers.clone(), live.name.clone());
+    Ok(Namespace { fs, tiers, name, directory, handles, meta_descriptors })
 }
 
 /// Cuts images of several namespaces at one moment: if a call is in the image of one of them, so is

@@ -15,6 +15,7 @@ use cairn_platform::{process, sys};
 
 use crate::device::{self, Device};
 use crate::store::namespace::Namespace;
+use std::sync::Arc;
 
 /// A thread that waits for writes in flight yields this often, then sleeps `WAIT` each time.
 const YIELDS: usize = 1000;
@@ -32,7 +33,7 @@ impl Namespace {
     /// Returns the device of tier `tier`. Errors: `Corrupt` if a damaged extent names a missing
     /// tier.
     pub fn tier(&self, tier: u8) -> Result<&dyn Device> {
-        let device = self.tiers.get(usize::from(tier)).map(Box::as_ref);
+        let device = self.tiers.get(usize::from(tier)).map(Arc::as_ref);
         device.ok_or(Error::Corrupt { what: "tier of a block" })
     }
 

@@ -24,6 +24,7 @@ use cairn_agent::store::node::Tree;
 use cairn_agent::store::volume::Volume;
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::torn::Torn;
 use super::unfinished::Step;
 use super::{Damage, Reader};
 use crate::create::claim::Claim;
@@ -158,6 +159,55 @@ impl<'a> Repair<'a> {
         }
         self.begin(&note)?;
         self.say_what_is_aside(&note);
+        Ok(())
+    }
+
+    /// Puts the last whole versions of files in the places of torn ones, which are set aside. A file
+    /// without an earlier version outside that is longer stays as it is.
+    pub(super) fn whole_again(&mut self, torn: &[Torn]) -> Result<()> {
+        building::clear(self.volumes);
+        let (mut moves, mut lines) = (Vec::new(), Vec::new());
+        for file in torn {
+            let Some(ledger) = &self.ledger else { return Ok(()) };
+            let found = ledger.last_whole(&file.path)?;
+            let longer = found.filter(|(copy, ..)| copy.bytes > file.bytes);
+            let Some((copy, source, place)) = longer else { continue };
+            let Some((volume, inner)) = locate(self.volumes, &file.path) else { continue };
+            let found = match build::has_place(volume, &[(&file.path, copy.bytes)])? {
+                Ok(()) => {
+                    build::make_directories(volume, &inner, ledger.manifest())?;
+                    let mut progress = Progress::new("bringing in", copy.bytes, self.quiet);
+                    let mut advance = |bytes| progress.advance(bytes);
+                    let (from, to) = ((Ok(source), place.as_path()), (volume, &inner));
+                    build::build(ledger.destination(), from, &copy, to, &mut advance)?
+                }
+                Err(obstacle) => Err(obstacle),
+            };
+            let path = &file.path;
+            if let Err(obstacle) = found {
+                self.say(&format!("/{path} stays as it is: {}", obstacle.reason));
+                continue;
+            }
+            let aside = set_aside(volume, None, BTreeSet::from([inner.clone()]))?;
+            let mount = &self.claim.store.job.mount;
+            lines.extend(aside.first().map(|one| {
+                let torn = &one.to;
+                format!(
+                    "/{path} was being written: its last whole version takes its place; what was written is in {mount}/{torn}"
+                )
+            }));
+            moves.extend(aside);
+            let from = build::place_of(&inner);
+            let inode = volume.attributes(&from)?.inode.0;
+            let from = volume.outer_path(&from);
+            moves.push(Move { inode, from, to: path.clone(), replaces: None });
+        }
+        if moves.is_empty() {
+            return Ok(());
+        }
+        let (format, aside, brought) = (REPAIR_FORMAT, Vec::new(), Vec::new());
+        self.begin(&Note { format, aside, unfinished: true, goes_on: None, brought, moves })?;
+        lines.iter().for_each(|line| self.say(line));
         Ok(())
     }
 
@@ -315,7 +365,10 @@ impl<'a> Repair<'a> {
             build::make_directories(volume, &inner, ledger.manifest())?;
             let mut advance = |bytes| progress.advance(bytes);
             let place = (volume, &inner);
-            let built = build::build(ledger.destination(), path, copy, place, &mut advance)?;
+            let destination = ledger.destination();
+            let full_path = destination.full_path(path);
+            let source = (destination.open_file(path), full_path.as_path());
+            let built = build::build(destination, source, copy, place, &mut advance)?;
             if let Err(found) = built {
                 if found.is_damage {
                     ledger.update(path, |entry| entry.damaged = true);

@@ -489,12 +489,12 @@ fn image_of_two_namespaces_shows_the_cut_and_keeps_no_more_memory_than_the_next_
     let blocks = |name: &str| std::os::unix::fs::MetadataExt::blocks(&shadow_blocks(name));
     let caller = create(&spaces[0], b"before");
     create(&spaces[1], b"before");
-    assert_eq!(open_image(&store, "node").err().unwrap().errno, libc::ESTALE);
+    assert_eq!(open_image(&store, &spaces[0]).err().unwrap().errno, libc::ESTALE);
     assert_eq!(names.map(blocks), [0, 0], "nothing is taken before");
     assert_eq!(begin_images(&[&spaces[0], &spaces[1]]), Ok(vec![1, 1]));
     assert_eq!(begin_images(&[&spaces[0], &spaces[1]]), Err(Error::Busy));
     assert_eq!(spaces[0].fs.image(), ImageState::Held(1), "the first one stays");
-    let images = names.map(|name| open_image(&store, name).unwrap());
+    let images = spaces.each_ref().map(|space| open_image(&store, space).unwrap());
     for (space, image) in spaces.iter().zip(&images) {
         for index in 0..200 {
             create(space, format!("{index}").as_bytes());

@@ -11,7 +11,9 @@ use cairn_agent::persist::manifest::{Copy, Manifest};
 use cairn_agent::store::extended::Extended;
 use cairn_agent::store::node::Kind;
 use cairn_agent::store::volume::Volume;
+use std::fs::File;
 use std::io;
+use std::path::Path;
 
 use crate::create::staging::is_of_one_file;
 use crate::error::{Error, Result};
@@ -45,21 +47,20 @@ pub fn place_of(inner: &FilePath) -> FilePath {
     building_place().append(inner)
 }
 
-/// Builds the file that `copy` describes, from `path` in the persist directory, for `inner`.
-/// Errors: a failure that would hit other files, too.
+/// Builds the file that `copy` describes for `inner`. `source` is the file in the persist
+/// directory, and its full path. Errors: a failure that would hit other files, too.
 pub fn build(
     destination: &Destination,
-    path: &FilePath,
+    (source, full_path): (cairn_agent::Result<File>, &Path),
     copy: &Copy,
     (volume, inner): (&Volume, &FilePath),
     advance: &mut dyn FnMut(u64),
 ) -> Result<std::result::Result<(), Obstacle>> {
-    let full_path = destination.full_path(path);
     let shown = full_path.display();
     let expected = Expected { bytes: copy.bytes, crc32c: copy.crc32c };
     let target = place_of(inner);
-    let built = destination.open_file(path).map_err(Error::from).and_then(|file| {
-        let (from, to) = ((file, full_path.as_path()), (volume, &target));
+    let built = source.map_err(Error::from).and_then(|file| {
+        let (from, to) = ((file, full_path), (volume, &target));
         local::copy_in(from, None, to, Some(expected), &mut |bytes| {
             advance(bytes);
             Ok(())
