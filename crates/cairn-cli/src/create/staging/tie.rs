@@ -1,8 +1,8 @@
 //! Ties the files of a new store to their copies in the persist directory, from which they were
 //! staged.
 //!
-//! Must stay true: before programs run, the manifest lists absent files as drained from this store,
-//! so that their copies follow renames by the programs. A file is marked as drained only after the
+//! Must stay true: before programs run, the manifest lists everything that was staged as drained
+//! from this store, so that copies follow what programs rename and remove, however soon. A file is marked as drained only after the
 //! manifest names its copy.
 
 use cairn_agent::drain::checkpoints::Checkpoints;
@@ -16,7 +16,7 @@ use super::Staged;
 use crate::error::Result;
 use crate::store::OpenStore;
 
-/// Ties every regular file of a new store to its copy in the persist directory. Records there which
+/// Ties everything in a new store to its copy in the persist directory. Records there which
 /// copies were found damaged, and in the register which checkpoints exist. Errors: the directory
 /// cannot be read or written.
 pub fn tie(store: &OpenStore, volumes: &[Volume], staged: &Staged) -> Result<()> {
@@ -31,16 +31,17 @@ pub fn tie(store: &OpenStore, volumes: &[Volume], staged: &Staged) -> Result<()>
     Ok(checkpoints.save()?)
 }
 
-/// Ties the files that `are_meant` to the copies that their data came from, or will come from.
+/// Ties what `is_meant` to the copies that it came from, or will come from.
 pub fn tie_files(
     ledger: &mut Ledger,
     volumes: &[Volume],
-    are_meant: &dyn Fn(&FilePath) -> bool,
+    is_meant: &dyn Fn(&FilePath) -> bool,
 ) -> Result<()> {
     let trees: Vec<Tree> = volumes.iter().map(Volume::tree).collect::<Result<_, _>>()?;
-    let is_meant = |(path, node): &(&FilePath, &Node)| node.kind == Kind::File && are_meant(path);
-    for (path, node) in trees.iter().flatten().filter(is_meant) {
-        ledger.attach(path, node);
+    for (path, node) in trees.iter().flatten().filter(|(path, _)| is_meant(path)) {
+        if ledger.entry(path).is_some_and(|entry| entry.kind == node.kind) {
+            ledger.attach(path, node);
+        }
         if node.absence.is_none() {
             // The data were compared while they were copied: a copy that had been damaged was
             // repaired.
@@ -48,7 +49,8 @@ pub fn tie_files(
         }
     }
     ledger.commit()?;
-    mark_drained(volumes, &trees, &is_meant);
+    let is_file = |(path, node): &(&FilePath, &Node)| node.kind == Kind::File && is_meant(path);
+    mark_drained(volumes, &trees, &is_file);
     Ok(())
 }
 
