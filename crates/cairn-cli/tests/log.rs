@@ -66,7 +66,7 @@ fn trouble_is_said_once_and_so_is_its_end() {
     eventually("it is over", || count(&sandbox, "melt", "can drain again") == 1);
     assert_eq!(count(&sandbox, "melt", "cannot drain: "), 1);
     session.shell("(exec 5>/cairn/torn; echo x >&5; kill -KILL $BASHPID) || true");
-    let torn = "/torn is not drained: its writer died";
+    let torn = "/torn is drained as it is: its writer died";
     eventually("what is left is named", || count(&sandbox, "melt", torn) == 1);
     session.shell("echo two >/cairn/two");
     eventually("the other arrives", || sandbox.out().join("two").exists());

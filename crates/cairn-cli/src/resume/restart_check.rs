@@ -104,7 +104,7 @@ pub fn line(claim: &Claim) -> Result<Option<String>> {
             Some(whole) => Some(format!("newest whole checkpoint {whole}")),
         },
         broken.map(|broken| format!("not complete: {broken}")),
-        unknown.map(|unknown| format!("possibly incomplete: {unknown}")),
+        unknown.map(|unknown| format!("not known to be complete: {unknown}")),
         unclean.map(|unclean| format!("writer killed: {unclean}")),
     ];
     if parts.iter().all(Option::is_none) {
