@@ -2,8 +2,8 @@
 //! staged.
 //!
 //! Must stay true: before programs run, the manifest lists everything that was staged as drained
-//! from this store, so that copies follow what programs rename and remove, however soon. A file is marked as drained only after the
-//! manifest names its copy.
+//! from this store, so that copies follow what programs rename and remove, however soon. A file is
+//! marked as drained only after the manifest names its copy.
 
 use cairn_agent::drain::checkpoints::Checkpoints;
 use cairn_agent::model::path::FilePath;

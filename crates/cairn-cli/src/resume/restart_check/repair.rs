@@ -162,8 +162,8 @@ impl<'a> Repair<'a> {
         Ok(())
     }
 
-    /// Puts the last whole versions of files in the places of torn ones, which are set aside. A file
-    /// without an earlier version outside that is longer stays as it is.
+    /// Puts the last whole versions of files in the places of torn ones, which are set aside. A
+    /// file without an earlier version outside that is longer stays as it is.
     pub(super) fn whole_again(&mut self, torn: &[Torn]) -> Result<()> {
         building::clear(self.volumes);
         let (mut moves, mut lines) = (Vec::new(), Vec::new());
