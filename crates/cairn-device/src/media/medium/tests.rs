@@ -171,7 +171,8 @@ fn device_that_cairn_has_cannot_be_taken_by_others_but_opened_by_cairn() {
     assert_eq!(place.make(BYTES, true).unwrap_err().errno, libc::EWOULDBLOCK);
     drop((file, other));
     // A child forked by another test holds it until the child ends.
-    let mut attempts = (0..PATIENCE).map(|_| taken().inspect_err(|_| std::thread::yield_now()));
+    let pause = || std::thread::sleep(std::time::Duration::from_millis(1));
+    let mut attempts = (0..PATIENCE).map(|_| taken().inspect_err(|_| pause()));
     assert!(attempts.any(|taken| taken.is_ok()));
 }
 
