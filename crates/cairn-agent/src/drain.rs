@@ -631,20 +631,17 @@ impl Drainer {
             self.shelf.note_spare(path, spare);
         }
         for step in steps {
-            let Step::Place { path, entry, .. } = step else { continue };
-            let Some((node, volume)) = node(path) else { continue };
+            let Step::Place { path, .. } = step else { continue };
+            let Some((node, _)) = node(path) else { continue };
             if !ledger.entry(path).is_some_and(|entry| has_bytes_of(entry, node)) {
                 continue;
             }
-            if node.open && node.bytes >= SPARE_BYTES_MIN {
-                self.placed.insert(path.clone(), cut.number);
-            } else {
-                self.placed.remove(path);
-                // Only the flag that `ls` shows can be lost here; the manifest is authoritative.
-                let inode = InodeId(entry.inode);
-                let _ = volume.fs().mark_drained(inode, entry.version, now());
+            match node.open && node.bytes >= SPARE_BYTES_MIN {
+                true => drop(self.placed.insert(path.clone(), cut.number)),
+                false => drop(self.placed.remove(path)),
             }
         }
+        mark_drained(ledger, cut.trees, volumes);
         self.shelf.clear();
         let is_open = |path: &FilePath, spare: &Spare| {
             node(path).is_some_and(|(node, _)| node.open && node.inode == spare.file)
@@ -727,6 +724,19 @@ impl Drainer {
         match self.job.persist.clone() {
             Some(persist) if self.ledger.is_none() => self.open(&persist, &read(volumes)?),
             _ => Ok(()),
+        }
+    }
+}
+
+/// Marks the files as drained whose bytes at the cut are outside: those that were copied, and those
+/// that were closed since they were. Only the flag that `ls` shows can be lost here; the manifest is
+/// authoritative.
+fn mark_drained(ledger: &Ledger, trees: &[(&Arc<Volume>, Tree)], volumes: &[Arc<Volume>]) {
+    for ((_, tree), volume) in trees.iter().zip(volumes) {
+        for (path, node) in tree.iter().filter(|(_, node)| !node.drained && !node.open) {
+            if ledger.entry(path).is_some_and(|entry| has_bytes_of(entry, node)) {
+                let _ = volume.fs().mark_drained(InodeId(node.inode), node.version, now());
+            }
         }
     }
 }

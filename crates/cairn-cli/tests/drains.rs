@@ -61,6 +61,9 @@ fn closed_files_arrive_while_the_program_runs() {
         let entry = sandbox.entry("live", "log");
         entry["state"] == "drained" && entry["unclosed"] != true
     });
+    eventually("it counts as drained", || {
+        sandbox.cairn(&["ls", "live"]).stdout.matches(" drained ").count() == 3
+    });
     eventually("it is complete", || sandbox.manifest("live")["complete"] == true);
     assert_eq!(session.end(), Some(0));
 }
