@@ -52,7 +52,9 @@ fn no_byte_of_a_short_job_is_missing_from_its_timeline() {
         .succeeds();
     let timeline = kept(&sandbox, "short");
     let [written, unknown, drained] = sums(&timeline);
-    assert_eq!((written + unknown, drained), (4 * MIB, 4 * MIB), "{timeline:?}");
+    assert_eq!(written + unknown, 4 * MIB, "{timeline:?}");
+    // More if a cut found a file that was being written.
+    assert!(drained >= 4 * MIB, "{timeline:?}");
     let last = timeline.samples.last().expect("something happened");
     assert_eq!((last.exposed, last.held), (0, 4 * MIB));
 }
