@@ -729,8 +729,8 @@ impl Drainer {
 }
 
 /// Marks the files as drained whose bytes at the cut are outside: those that were copied, and those
-/// that were closed since they were. Only the flag that `ls` shows can be lost here; the manifest is
-/// authoritative.
+/// that were closed since they were. Only the flag that `ls` shows can be lost here; the manifest
+/// is authoritative.
 fn mark_drained(ledger: &Ledger, trees: &[(&Arc<Volume>, Tree)], volumes: &[Arc<Volume>]) {
     for ((_, tree), volume) in trees.iter().zip(volumes) {
         for (path, node) in tree.iter().filter(|(_, node)| !node.drained && !node.open) {
