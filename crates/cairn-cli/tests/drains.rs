@@ -81,7 +81,10 @@ fn file_that_is_opened_again_is_followed_and_its_whole_version_stays() {
     let mut session = Session::start(&sandbox, "again", &[]);
     session.shell("echo whole >/cairn/f");
     eventually("it arrives", || sandbox.entry("again", "f")["state"] == "drained");
-    session.shell("exec 5<>/cairn/f; echo torn >&5");
+    // A cut in which it is open, and still whole.
+    session.shell("exec 5<>/cairn/f");
+    sandbox.cairn(&["drain", "again"]).succeeds().says("1 file open for writing");
+    session.shell("echo torn >&5");
     eventually("it is followed", || sandbox.entry("again", "f")["unclosed"] == true);
     assert_eq!(sandbox.drained("f"), "torn\n\n");
     assert_eq!(sandbox.drained("cairn-whole.again/f"), "whole\n");

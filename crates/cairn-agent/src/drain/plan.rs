@@ -346,7 +346,8 @@ fn wants_copy(plan: &mut Plan, path: &FilePath, node: &Node, entry: Option<&Entr
         Some(entry) if entry.state == State::Quarantined => false,
         Some(entry) if !entry.damaged => {
             let is_unclosed = node.open || node.unclean;
-            if entry.detached || (entry.unclosed, entry.torn) != (is_unclosed, node.torn) {
+            let is_closed_now = entry.unclosed && !is_unclosed;
+            if entry.detached || is_closed_now || entry.torn != node.torn {
                 plan.attach.push(path.clone());
             }
             if has_other_attributes(node, entry) {

@@ -490,7 +490,8 @@ impl Ledger {
     pub fn attach(&mut self, path: &FilePath, node: &Node) {
         self.update(path, |entry| {
             (entry.detached, entry.torn) = (false, node.torn);
-            entry.unclosed = node.open || node.unclean;
+            // A whole copy stays one while somebody has its file open and has written nothing.
+            entry.unclosed &= node.open || node.unclean;
             entry.inode = node.inode;
             if node.kind == Kind::File {
                 if let Some(copy) = entry.copy() {
