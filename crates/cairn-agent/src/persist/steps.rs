@@ -78,9 +78,9 @@ pub enum Step {
     Attributes {
         /// Its path.
         path: FilePath,
-        /// Mode and modification time, nanoseconds since the epoch.
+        /// Permission bits.
         mode: u32,
-        /// The modification time.
+        /// Modification time, nanoseconds since the epoch.
         mtime_ns: i64,
     },
     /// Removes the last whole version of a file: a whole one has its name again, or it is not
