@@ -13,7 +13,8 @@
 //! continues there, and step 3 compares it from its beginning. A copy may be made from a spare, an
 //! earlier copy, of which only the differences are written and read back (`earlier.rs`).
 //!
-//! Does not decide which files are copied (`plan.rs`), nor when copies get their names (`sequence.rs`).
+//! Does not decide which files are copied (`plan.rs`), nor when copies get their names
+//! (`sequence.rs`).
 
 mod earlier;
 
