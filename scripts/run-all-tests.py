@@ -21,6 +21,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -61,42 +62,57 @@ class Sessions:
         self.leaders = set()
         self.is_over = False
 
-    def start(self, words, directory):
+    def start(self, words, directory, output):
         with self.lock:
             if self.is_over:
                 raise InterruptedError(f"{words[0]}: not started any more")
             process = subprocess.Popen(words, cwd=directory, stdin=subprocess.DEVNULL,
-                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                       text=True, errors="replace", start_new_session=True)
+                                       stdout=output, stderr=subprocess.STDOUT,
+                                       start_new_session=True)
             self.leaders.add(process.pid)
             return process
 
     def leave(self, process):
-        """Forgets a process that has ended, because its number may be reused."""
+        """Ends what a process that has ended left in its session, which keeps its number until then.
+        Returns the commands."""
         with self.lock:
             self.leaders.discard(process.pid)
+            return kill_all({process.pid})
 
     def end(self):
-        """Kills every process in these sessions."""
+        """Ends every process in these sessions."""
         with self.lock:
             self.is_over = True
-            for directory in Path("/proc").glob("[0-9]*"):
-                try:
-                    # After the name in parentheses: state, parent, group, session.
-                    fields = (directory / "stat").read_text().rpartition(")")[2].split()
-                    if int(fields[3]) in self.leaders:
-                        os.kill(int(directory.name), signal.SIGKILL)
-                except (OSError, IndexError):
-                    pass  # It has ended.
+            kill_all(self.leaders)
+
+
+def kill_all(sessions):
+    """Kills every process in these sessions. Returns their commands."""
+    killed = []
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            # After the name in parentheses: state, parent, group, session.
+            fields = (directory / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[3]) in sessions and fields[0] != "Z":
+                words = (directory / "cmdline").read_bytes().replace(b"\0", b" ")
+                os.kill(int(directory.name), signal.SIGKILL)
+                killed.append(words.decode(errors="replace").strip())
+        except (OSError, IndexError):
+            pass  # It has ended.
+    return killed
 
 
 def run(label, words, directory, sessions):
     """Runs a command; returns its label, exit status, output, seconds and processor seconds."""
     started = time.monotonic()
-    process = sessions.start(words, directory)
-    output = process.stdout.read()
-    _, status, used = os.wait4(process.pid, 0)
-    sessions.leave(process)
+    # Not a pipe: a process that a failed test left behind would hold it open.
+    with tempfile.TemporaryFile() as file:
+        process = sessions.start(words, directory, file)
+        _, status, used = os.wait4(process.pid, 0)
+        left = sessions.leave(process)
+        file.seek(0)
+        output = file.read().decode(errors="replace")
+    output += "".join(f"\nleft behind, and ended: {words}" for words in left)
     status = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
     return label, status, output, time.monotonic() - started, used.ru_utime + used.ru_stime
 

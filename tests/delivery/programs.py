@@ -286,10 +286,12 @@ def lose_once(box, program, dice, options):
     lose_memory(box)
     run.wait()
     two_cuts()
-    newest = max(cuts(box))
+    # What lies outside may be a later cut than the last complete one: one that is turned to at this
+    # moment, or one with mapped files that would not hold still.
+    is_complete = bool(cuts(box)) and not any(path.is_file() for path in box.out.glob(".cairn-*"))
+    newest = max(seen)
     before = max((when for when in seen if when < newest), default=began)
-    is_turning = any(path.is_file() for path in box.out.glob(".cairn-*"))
-    return Loss(first, len(journal(box)), before, time.time() if is_turning else newest), None
+    return Loss(first, len(journal(box)), before, newest if is_complete else time.time()), None
 
 
 def cuts(box):

@@ -713,7 +713,7 @@ impl Drainer {
             (self.shelf, self.placed) = Default::default();
             let ledger = Ledger::open(persist, &self.job)?;
             let find = |path: &FilePath| trees.iter().find_map(|(_, tree)| tree.get(path));
-            ledger.destination().sweep(&self.marks.retain(find))?;
+            ledger.sweep(&self.marks.retain(find))?;
             self.ledger = Some(ledger);
         }
         Ok(())

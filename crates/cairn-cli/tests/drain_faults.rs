@@ -181,6 +181,31 @@ fn directory_whose_writes_hang_hinders_nobody_and_status_says_what_hangs() {
     }
 }
 
+/// Mechanism: copies waited for their names in one directory of the persist directory, and in the
+/// places of mapped ones. A rename from there fails where a user has mounted another file system.
+/// Consequence: nothing more arrived. Fix: each file system has such a directory.
+#[test]
+fn directories_on_other_file_systems_get_their_files_too() {
+    let sandbox = Sandbox::new();
+    let mount = r#"mount -t tmpfs all "$OUT"; mkdir "$OUT/sub" "$OUT/here" "$OUT/bound"
+        mount -t tmpfs sub "$OUT/sub"; mount --bind "$OUT/here" "$OUT/bound""#;
+    let script = r#"
+        "$CAIRN" run --job mounts --persist "$OUT" -- bash -c '
+            mkdir -p /cairn/sub/deep /cairn/bound; echo one >/cairn/sub/f; echo two >/cairn/sub/deep/g
+            "$CAIRN" drain mounts; [ "$(cat "$OUT/sub/f" "$OUT/sub/deep/g")" = "one
+two" ]
+            mv /cairn/sub/f /cairn/f; ln /cairn/f /cairn/bound/l; ln -s ../f /cairn/bound/s
+            exec 3<>/cairn/sub/deep/g; echo TORN >&3
+            await grep -q TORN "$OUT/sub/deep/g"; kill -9 $$' || [ $? = 137 ]
+        [ ! -e "$OUT/sub/f" ]; [ "$(cat "$OUT/f" "$OUT/bound/l" "$OUT/bound/s" | sort -u)" = one ]
+        [ "$(cat "$OUT/cairn-whole.mounts/sub/deep/g")" = two ]
+        "$CAIRN" rm mounts; "$CAIRN" verify --persist "$OUT"; ! find "$OUT" -name ".cairn*" | grep ."#;
+    let launcher = ["unshare", "--map-root-user", "--mount"];
+    if let Some(ran) = with_file_system(&sandbox, &launcher, mount, script) {
+        ran.succeeds();
+    }
+}
+
 /// A file system in user space without a server makes everybody wait, as a network file system does
 /// whose server is gone.
 #[test]

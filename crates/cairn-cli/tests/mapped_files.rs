@@ -140,7 +140,7 @@ while True:
     fs::write(sandbox.work().join("reader.py"), script).expect("writes");
     session.shell("printf %01000000d 1 >/cairn/weights");
     let weights = sandbox.out().join("weights");
-    eventually("it is outside", || weights.exists());
+    sandbox.cairn(&["drain", "job"]).succeeds();
     let inode = || fs::metadata(&weights).expect("it is there").ino();
     let first = inode();
     session.shell("python3 reader.py & echo $! >reader.pid");

@@ -3,25 +3,28 @@
 //! Must stay true: no operation follows a symbolic link below the directory, so nothing outside it
 //! can be read, replaced or removed through one. A file gets its name only by renaming a complete
 //! and durable file. Until then it waits in a directory of its own, the *shelf*, which no user
-//! looks into: `.cairn-STORE.new` in the persist directory, and in the place of each mapped
-//! directory, because that may be another file system. What a failed attempt leaves there has a
-//! name that the next attempt reuses. Names are durable after `synchronise`. Paths are those of the
+//! looks into: `.cairn-STORE.new`. Names are durable after `synchronise`. Paths are those of the
 //! store; files land where the mapping says.
 //!
 //! Does not know what should be there; `plan.rs` does.
 
+mod shelf;
+
+pub use shelf::Temporary;
+use shelf::shelf_name;
+
 use cairn_core::Timestamp;
-use cairn_nvme::crypto::Hash;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use crate::model::directory_id::DirectoryId;
 use crate::model::error::{Error, Result};
@@ -58,6 +61,8 @@ pub struct Destination {
     suffix: String,
     mapping: Mapping,
     refusals: Refusals,
+    /// Directories other than this one and the mapped ones that have shelves, as places.
+    roots: Mutex<BTreeSet<FilePath>>,
 }
 
 /// Whether the file system refused to change permission bits: some have none, or use access control
@@ -87,7 +92,7 @@ impl Destination {
             .map_err(Error::file("open the directory", path))?;
         let (path, suffix) = (path.to_path_buf(), format!(".cairn-{store}"));
         let (mapping, refusals) = (Mapping::default(), Refusals::default());
-        Ok(Destination { root, path, suffix, mapping, refusals })
+        Ok(Destination { root, path, suffix, mapping, refusals, roots: Mutex::default() })
     }
 
     /// Whether the file system refused to change permission bits.
@@ -257,15 +262,22 @@ impl Destination {
             true => rustix::fs::unlinkat(&old_parent, &old_name, AtFlags::empty()),
             false => rustix::fs::renameat(&old_parent, &old_name, &new_parent, &new_name),
         };
-        renamed.map_err(self.error("rename to", to))
+        match renamed {
+            // The user has put one of the directories on another file system.
+            Err(Errno::XDEV) => {
+                self.copy_on_shelf(from, to)?;
+                self.publish(to)?;
+                self.remove_file(from)
+            }
+            renamed => renamed.map_err(self.error("rename to", to)),
+        }
     }
 
     /// Moves `path` to the same path of another directory. Precondition: its parents exist there.
     pub fn move_to(&self, path: &FilePath, other: &Destination) -> Result<()> {
-        let (old_parent, old_name) = self.parent("move", path)?;
-        let (new_parent, new_name) = other.parent("move", path)?;
-        rustix::fs::renameat(&old_parent, &old_name, &new_parent, &new_name)
-            .map_err(self.error("move", path))
+        let place = other.mapping.place(path);
+        let place = place.ok_or_else(|| Error::Occupied { path: path.clone() })?;
+        self.move_to_place(path, other, &place)
     }
 
     /// Moves `path` to the same path of another directory, durably, and makes its parents there.
@@ -426,170 +438,15 @@ impl Destination {
             .map_err(self.error("set the attributes of", path))
     }
 
-    /// Creates a file on the shelf that gets the name `path` once it is complete.
-    pub fn create_temporary(&self, path: &FilePath) -> Result<Temporary> {
-        let (shelf, name) = (self.shelf("create", path)?, shelf_name(path));
-        let flags =
-            OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let create = || rustix::fs::openat(&shelf, &name, flags, Mode::from_raw_mode(0o600));
-        let file = match create() {
-            Err(Errno::EXIST) => {
-                // A failed attempt left it: only this store uses the name.
-                rustix::fs::unlinkat(&shelf, &name, AtFlags::empty()).and_then(|()| create())
-            }
-            other => other,
-        };
-        let file = File::from(file.map_err(self.error("create", path))?);
-        Ok(self.temporary(path, shelf, file))
-    }
-
-    /// Opens the file on the shelf for `path` that an agent left which died; None if there is none.
-    pub fn reopen_temporary(&self, path: &FilePath) -> Result<Option<Temporary>> {
-        let shelf = self.shelf("open", path)?;
-        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        match rustix::fs::openat(&shelf, shelf_name(path), flags, Mode::empty()) {
-            Ok(file) => Ok(Some(self.temporary(path, shelf, File::from(file)))),
-            Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(self.error("open", path)(errno)),
-        }
-    }
-
-    fn temporary(&self, path: &FilePath, shelf: OwnedFd, file: File) -> Temporary {
-        Temporary {
-            file,
-            shelf,
-            name: shelf_name(path),
-            path: self.full_path(path),
-            is_kept: false,
-            refusals: self.refusals.clone(),
-        }
-    }
-
-    /// Returns the inode of the file on the shelf for `path`; None if there is none.
-    pub fn inode_on_shelf(&self, path: &FilePath) -> Result<Option<u64>> {
-        let shelf = self.shelf("look at", path)?;
-        match rustix::fs::statat(&shelf, shelf_name(path), AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => Ok(Some(stat.st_ino)),
-            Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(self.error("look at", path)(errno)),
-        }
-    }
-
-    /// Gives the file on the shelf its name, replacing the file there. Durable once the directory
-    /// is synchronised.
-    pub fn publish(&self, path: &FilePath) -> Result<()> {
-        let (parent, name) = self.parent("replace", path)?;
-        let shelf = self.shelf("replace", path)?;
-        rustix::fs::renameat(&shelf, shelf_name(path), &parent, &name)
-            .map_err(self.error("replace", path))
-    }
-
-    /// Gives the file on the shelf its name if that is free. Errors: `Taken` if it is not.
-    pub fn publish_new(&self, path: &FilePath) -> Result<()> {
-        let (parent, to) = self.parent("name", path)?;
-        let (shelf, from) = (self.shelf("name", path)?, shelf_name(path));
-        let taken = || Error::Taken { path: self.full_path(path) };
-        // Try `link` first: not every file system supports a rename that replaces nothing.
-        match rustix::fs::linkat(&shelf, &from, &parent, &to, AtFlags::empty()) {
-            Ok(()) => rustix::fs::unlinkat(&shelf, &from, AtFlags::empty())
-                .map_err(self.error("finish", path)),
-            Err(Errno::EXIST) => Err(taken()),
-            Err(Errno::PERM | Errno::NOSYS | Errno::OPNOTSUPP | Errno::MLINK) => {
-                let flags = rustix::fs::RenameFlags::NOREPLACE;
-                match rustix::fs::renameat_with(&shelf, &from, &parent, &to, flags) {
-                    Err(Errno::EXIST) => Err(taken()),
-                    renamed => renamed.map_err(self.error("name", path)),
-                }
-            }
-            Err(errno) => Err(self.error("name", path)(errno)),
-        }
-    }
-
-    /// Makes `path` another name of the file at `from`, replacing the file there. If the file
-    /// cannot have two names, `path` gets a copy of it.
-    pub fn link(&self, from: &FilePath, path: &FilePath) -> Result<()> {
-        let (old_parent, old_name) = self.parent("link", from)?;
-        let (shelf, name) = (self.shelf("link", path)?, shelf_name(path));
-        let link = || rustix::fs::linkat(&old_parent, &old_name, &shelf, &name, AtFlags::empty());
-        let linked = match link() {
-            Err(Errno::EXIST) => {
-                rustix::fs::unlinkat(&shelf, &name, AtFlags::empty()).and_then(|()| link())
-            }
-            other => other,
-        };
-        if linked.is_err() {
-            self.copy_on_shelf(from, path)?;
-        }
-        self.publish(path)?;
-        // `rename` does nothing if both names belong to the same file.
-        match rustix::fs::unlinkat(&shelf, &name, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(errno) => Err(self.error("link", path)(errno)),
-        }
-    }
-
-    /// Copies the regular file at `from` to the shelf, for `path`.
-    fn copy_on_shelf(&self, from: &FilePath, path: &FilePath) -> Result<()> {
-        let failed = || Error::file("copy", &self.full_path(from));
-        let lost = || failed()(std::io::Error::from(std::io::ErrorKind::NotFound));
-        let found = self.look(from)?.ok_or_else(lost)?;
-        let mut file = self.open_unreadable(from, found.mode)?;
-        let mut temporary = self.create_temporary(path)?;
-        let bytes = std::io::copy(&mut file, &mut temporary.file).map_err(failed())?;
-        if bytes != found.bytes {
-            // Somebody is writing to it.
-            return Err(failed()(std::io::Error::from(std::io::ErrorKind::UnexpectedEof)));
-        }
-        Extended::read(&file).give(&temporary.file);
-        temporary.finish(found.mode, Some(found.mtime_ns))?;
-        temporary.keep();
-        Ok(())
-    }
-
-    /// Moves the file at `path` to the shelf as a *spare*, from which a later copy of it can be
-    /// made.
-    pub fn set_spare(&self, path: &FilePath) -> Result<()> {
-        let (parent, name) = self.parent("move", path)?;
-        let shelf = self.shelf("move", path)?;
-        rustix::fs::renameat(&parent, &name, &shelf, spare_name(path))
-            .map_err(self.error("move", path))
-    }
-
-    /// Makes the spare of `path` its file on the shelf, so that it can be changed. None if there is
-    /// no spare with this inode, if it has other names, or if it is not writable.
-    pub fn take_spare(&self, path: &FilePath, inode: u64) -> Result<Option<Temporary>> {
-        let shelf = self.shelf("open", path)?;
-        if rustix::fs::renameat(&shelf, spare_name(path), &shelf, shelf_name(path)).is_err() {
-            return Ok(None);
-        }
-        let is_it = |taken: &Temporary| {
-            rustix::fs::fstat(&taken.file).is_ok_and(|now| (now.st_ino, now.st_nlink) == (inode, 1))
-        };
-        // If it cannot be opened, whoever makes a new temporary file removes it.
-        Ok(self.reopen_temporary(path).ok().flatten().filter(is_it))
-    }
-
-    /// Removes the spare of `path`, if there is one.
-    pub fn drop_spare(&self, path: &FilePath) -> Result<()> {
-        let shelf = self.shelf("remove", path)?;
-        match rustix::fs::unlinkat(&shelf, spare_name(path), AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(errno) => Err(self.error("remove", path)(errno)),
-        }
-    }
-
     /// Moves the file at `path` to the same path below the directory `place`, which lies in the
     /// persist directory or in the place of the mapped directory. Replaces what is there.
     pub fn move_below(&self, path: &FilePath, place: &str) -> Result<()> {
-        let (parent, name) = self.parent("move", path)?;
         let aside = self.place_below(path, place)?;
         let (above, _) = aside.split().ok_or(Errno::ISDIR).map_err(self.error("move", path))?;
         self.make_all(&above).map_err(self.error("make a directory for", path))?;
-        let moved = self.walk(&above).and_then(|above| {
-            rustix::fs::renameat(&parent, &name, &above, &name)?;
-            rustix::fs::fsync(&above)
-        });
-        moved.map_err(self.error("move", path))
+        self.move_to_place(path, self, &aside)?;
+        let durable = self.walk(&above).and_then(|above| rustix::fs::fsync(&above));
+        durable.map_err(self.error("move", path))
     }
 
     /// Removes what `move_below` has put there, and directories that are empty then.
@@ -664,88 +521,6 @@ impl Destination {
         }
     }
 
-    /// Removes what failed attempts and agents of this store left on the shelves, except the files
-    /// for the paths in `kept`. A shelf that is empty then goes, too.
-    pub fn sweep(&self, kept: &[FilePath]) -> Result<()> {
-        let kept: Vec<OsString> = kept.iter().map(shelf_name).collect();
-        for root in self.roots() {
-            let path = self.path.join(root.as_os_str());
-            let failed = || Error::file("clear", &path);
-            let shelf = match self.walk(&root).and_then(|root| self.open_shelf(&root)) {
-                Ok(shelf) => shelf,
-                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
-                Err(errno) => return Err(failed()(errno)),
-            };
-            for entry in rustix::fs::Dir::read_from(&shelf).map_err(failed())? {
-                let entry = entry.map_err(failed())?;
-                let name = OsStr::from_bytes(entry.file_name().to_bytes());
-                if name != "." && name != ".." && !kept.iter().any(|kept| kept == name) {
-                    match rustix::fs::unlinkat(&shelf, name, AtFlags::empty()) {
-                        Ok(()) | Err(Errno::NOENT) => {}
-                        Err(errno) => return Err(failed()(errno)),
-                    }
-                }
-            }
-        }
-        self.remove_empty_shelves();
-        Ok(())
-    }
-
-    /// Removes shelves that are empty.
-    pub fn remove_empty_shelves(&self) {
-        for root in self.roots() {
-            if let Ok(root) = self.walk(&root) {
-                // Fails if something is there.
-                let _ = rustix::fs::unlinkat(&root, self.shelf_directory(), AtFlags::REMOVEDIR);
-            }
-        }
-    }
-
-    /// Makes the names on the shelves durable.
-    pub fn synchronise_shelves(&self) -> Result<()> {
-        for root in self.roots() {
-            match self
-                .walk(&root)
-                .and_then(|root| self.open_shelf(&root))
-                .and_then(|shelf| rustix::fs::fsync(&shelf))
-            {
-                Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
-                Err(errno) => return Err(self.error("make durable", &root)(errno)),
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns the places that have shelves.
-    fn roots(&self) -> Vec<FilePath> {
-        let mapped = self.mapping.rules().iter().map(|rule| rule.to.clone());
-        std::iter::once(FilePath::root()).chain(mapped).collect()
-    }
-
-    fn shelf_directory(&self) -> OsString {
-        OsString::from(format!("{}.new", self.suffix))
-    }
-
-    fn open_shelf(&self, root: &OwnedFd) -> rustix::io::Result<OwnedFd> {
-        rustix::fs::openat(root, self.shelf_directory(), DIRECTORY, Mode::empty())
-    }
-
-    /// Opens the shelf for `path`, and makes it if it is missing.
-    fn shelf(&self, action: &'static str, path: &FilePath) -> Result<OwnedFd> {
-        let opened =
-            self.walk(&self.mapping.root_of(path)).and_then(|root| match self.open_shelf(&root) {
-                Err(Errno::NOENT) => {
-                    let mode = Mode::from_raw_mode(0o700);
-                    match rustix::fs::mkdirat(&root, self.shelf_directory(), mode) {
-                        Ok(()) | Err(Errno::EXIST) => self.open_shelf(&root),
-                        Err(errno) => Err(errno),
-                    }
-                }
-                opened => opened,
-            });
-        opened.map_err(self.error(action, path))
-    }
-
     /// Path of the journal.
     pub fn journal_path(&self) -> FilePath {
         FilePath::root().join(self.suffix.as_bytes())
@@ -790,88 +565,6 @@ impl Destination {
 
     fn error(&self, action: &'static str, path: &FilePath) -> impl FnOnce(Errno) -> Error + use<> {
         Error::file(action, &self.full_path(path))
-    }
-}
-
-/// Name on the shelf of the file that becomes `path`: a hash, so that files of all directories fit
-/// into one, and no name is too long.
-fn shelf_name(path: &FilePath) -> OsString {
-    let digest = Hash::Sha256.of(&[path.as_bytes()]);
-    OsString::from(digest[..16].iter().map(|byte| format!("{byte:02x}")).collect::<String>())
-}
-
-fn spare_name(path: &FilePath) -> OsString {
-    let mut name = shelf_name(path);
-    name.push(".spare");
-    name
-}
-
-/// A file being written on the shelf; removed unless it is kept.
-pub struct Temporary {
-    /// The open file.
-    pub file: File,
-    shelf: OwnedFd,
-    name: OsString,
-    path: PathBuf,
-    is_kept: bool,
-    refusals: Refusals,
-}
-
-impl Temporary {
-    /// Opens the file again, for reading and writing.
-    pub fn reopen(&self) -> Result<File> {
-        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let opened = rustix::fs::openat(&self.shelf, &self.name, flags, Mode::empty());
-        opened.map(File::from).map_err(Error::file("open", &self.path))
-    }
-
-    /// Returns the path that the file will have, for messages.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Returns its inode number. The published file keeps it.
-    pub fn inode(&self) -> Result<u64> {
-        let stat = rustix::fs::fstat(&self.file).map_err(Error::file("look at", &self.path))?;
-        Ok(stat.st_ino)
-    }
-
-    /// Leaves the file on the shelf until it is published.
-    pub fn keep(mut self) {
-        self.is_kept = true;
-    }
-
-    /// Sets mode and modification time; they become durable with the data.
-    pub fn set_attributes(&self, mode: u32, mtime_ns: Option<i64>) -> Result<()> {
-        let mode = Mode::from_raw_mode(mode & 0o7777);
-        let set =
-            self.refusals.note(rustix::fs::fchmod(&self.file, mode)).and_then(
-                |()| match mtime_ns {
-                    Some(mtime_ns) => rustix::fs::futimens(&self.file, &timestamps(mtime_ns)),
-                    None => Ok(()),
-                },
-            );
-        set.map_err(Error::file("finish", &self.path))
-    }
-
-    /// Makes data and attributes durable.
-    pub fn make_durable(&self) -> Result<()> {
-        self.file.sync_all().map_err(Error::file("make durable", &self.path))
-    }
-
-    /// Sets the attributes and makes everything durable.
-    pub fn finish(&self, mode: u32, mtime_ns: Option<i64>) -> Result<()> {
-        self.set_attributes(mode, mtime_ns)?;
-        self.make_durable()
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        if !self.is_kept {
-            // If this fails, the next agent reuses or sweeps the file.
-            let _ = rustix::fs::unlinkat(&self.shelf, &self.name, AtFlags::empty());
-        }
     }
 }
 

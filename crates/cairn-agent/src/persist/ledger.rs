@@ -131,7 +131,15 @@ impl Ledger {
             persist_id: None,
             ..job.clone()
         };
-        Ledger::open(path, &earlier)?.destination.sweep(&[])
+        Ledger::open(path, &earlier)?.sweep(&[])
+    }
+
+    /// Removes what agents that died left on the shelves, except the files for the paths in `kept`.
+    pub fn sweep(&self, kept: &[FilePath]) -> Result<()> {
+        let files = self.manifest.files.iter();
+        let directories = files.filter(|(_, entry)| entry.kind == Kind::Directory);
+        self.destination.find_shelves(directories.map(|(path, _)| path));
+        self.destination.sweep(kept)
     }
 
     /// Checks that the directory can be drained to. Errors: it cannot be opened, or is not the one
