@@ -547,7 +547,7 @@ impl Drainer {
             return Err(Error::Unsteady);
         }
         cut.image.check()?;
-        let steps = self.steps(ledger, cut, plans);
+        let steps = self.steps(ledger, cut, plans)?;
         for ((_, tree), plan) in cut.trees.iter().zip(plans) {
             plan.forget.iter().for_each(|path| drop(ledger.take(path)));
             for path in &plan.attach {
@@ -567,8 +567,8 @@ impl Drainer {
     }
 
     /// Returns the steps of the turn.
-    fn steps(&self, ledger: &Ledger, cut: &Cut<'_>, plans: &[Plan]) -> Vec<Step> {
-        let inode_of = |path: &FilePath| Some(ledger.find_ours(path).ok()??.1.inode);
+    fn steps(&self, ledger: &Ledger, cut: &Cut<'_>, plans: &[Plan]) -> Result<Vec<Step>> {
+        let inode_of = |path: &FilePath| Ok(ledger.find_ours(path)?.map(|(_, found)| found.inode));
         let may_try = |path: &FilePath| self.failures.may_try(path);
         let has_all = |tree: &Tree, plan: &Plan| {
             let made = |path: &FilePath| tree.get(path).and_then(|it| self.shelf.made(path, it));
@@ -581,7 +581,7 @@ impl Drainer {
             let (manifest, shelf) = (ledger.manifest(), &self.shelf);
             let (inode_of, may_try) = (&inode_of, &may_try);
             let material = Material { plan, tree, manifest, shelf, inode_of, may_try, is_whole };
-            steps.extend(material.sequence());
+            steps.extend(material.sequence()?);
         }
         for step in &mut steps {
             if let Step::Place { path, fate, .. } = step
@@ -591,7 +591,7 @@ impl Drainer {
                 *fate = Fate::Gone;
             }
         }
-        steps
+        Ok(steps)
     }
 
     fn turn(
@@ -615,11 +615,10 @@ impl Drainer {
                 spares.push((path.clone(), spare));
             }
         }
-        let extended = |path: &FilePath| node(path).map(|(node, _)| &node.extended);
         let failures = &mut self.failures;
         #[cfg(test)]
         let mut lives_for = self.dies_after.map_or(usize::MAX, |count| count);
-        ledger.turn(steps, &extended, &mut |path, result| {
+        ledger.turn(steps, &mut |path, result| {
             let _at_work = meter.at(path);
             #[cfg(test)]
             {

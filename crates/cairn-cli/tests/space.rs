@@ -342,6 +342,27 @@ with open('/cairn/a', 'ab') as file: file.write(b'.')
     assert!(copy.len() == 1_500_001 && copy.starts_with(b"nnn"));
 }
 
+/// Mechanism: an input whose data came on demand was known by its inode alone. Consequence: when the
+/// job had written the file anew and it had given up its data, it came back with those of the
+/// input. Fix: the version of the data tells.
+#[test]
+fn input_that_was_written_anew_comes_back_with_its_new_bytes() {
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.work().join("input"), vec![b'o'; 1 << 20]).expect("writes");
+    let script = "
+def put(name, data):
+    with open('/cairn/' + name, 'wb') as file: file.write(data)
+print(len(open('/cairn/input', 'rb').read()))
+put('input', b'n' * 700000)
+for letter in 'abcdefghijklmnopqrst': put(letter, os.urandom(1 << 20))
+print(open('/cairn/input', 'rb').read() == b'n' * 700000)
+";
+    let input = sandbox.work().join("input").display().to_string();
+    let options = ["--tier", "ram:16M", "--stage=on-demand", "--stage-in", &input];
+    run(&sandbox, &options, script).succeeds().prints("1048576\nTrue\n");
+    assert_eq!(fs::read(sandbox.out().join("input")).expect("is drained"), vec![b'n'; 700_000]);
+}
+
 /// Mechanism: the copies of absent files were not looked at when the run ended. Consequence: exit
 /// code 0, although somebody had removed the only copy. Fix: they are, and the store is kept.
 #[test]

@@ -44,8 +44,9 @@ pub const DAMAGED: &str = "its copy in the persist directory is damaged or gone"
 /// The inputs and the persist directory of a job as a source of data.
 pub struct Source<'a> {
     job: Job,
-    /// Inputs whose data were absent at the start of the run, by inode.
-    inputs: HashMap<InodeId, (PathBuf, SourceState)>,
+    /// Inputs whose data were absent at the start of the run, by inode and version: a file that the
+    /// program has written since, or one that got the number later, is no input.
+    inputs: HashMap<(InodeId, u64), (PathBuf, SourceState)>,
     /// Copies in the persist directory, if the job has one.
     copies: Option<Mutex<Arc<Copies>>>,
     moved_bytes: AtomicU64,
@@ -107,7 +108,7 @@ impl<'a> Source<'a> {
         let absent = staged.filter_map(|Staged { source, content, made, .. }| match content {
             Content::File(state) => {
                 let made = made.filter(|made| made.crc32c.is_none())?;
-                Some((InodeId(made.inode), (source, state)))
+                Some(((InodeId(made.inode), made.version), (source, state)))
             }
             Content::Directory(_) | Content::Symlink(_) => None,
         });
@@ -166,7 +167,8 @@ impl<'a> Source<'a> {
     /// Stages in a file. `goes_on` is called before each part and returns false to stop.
     pub fn bring(&self, volume: &'a Volume, item: &Item, goes_on: &dyn Fn() -> bool) -> Verdict {
         let failed = |reason: String| Verdict::Failed { reason, damaged: false };
-        let brought = match self.inputs.get(&item.key.inode) {
+        let Ok(found) = volume.fs().attributes(item.key.inode) else { return Verdict::Gone };
+        let brought = match self.inputs.get(&(item.key.inode, found.version)) {
             Some(input) => self.bring_input(volume, item, input, goes_on),
             None => self.try_all(volume, item, goes_on),
         };

@@ -10,6 +10,7 @@
 
 use crate::drain::copies::{SPARE_BYTES_MIN, Shelf};
 use crate::drain::plan::{Plan, directories_of, lies_in};
+use crate::model::error::Result;
 use crate::model::path::FilePath;
 use crate::persist::comparison::has_other_attributes;
 use crate::persist::manifest::{Entry, Manifest, State, Target};
@@ -28,7 +29,7 @@ pub struct Material<'a> {
     /// Copies that were made.
     pub shelf: &'a Shelf,
     /// Inode, in the persist directory, of the copy at a path, if it is still ours.
-    pub inode_of: &'a dyn Fn(&FilePath) -> Option<u64>,
+    pub inode_of: &'a dyn Fn(&FilePath) -> Result<Option<u64>>,
     /// Whether a path may be tried now.
     pub may_try: &'a dyn Fn(&FilePath) -> bool,
     /// Whether all of the cut can be there after the turn. If not, copies stay that the program has
@@ -37,8 +38,8 @@ pub struct Material<'a> {
 }
 
 impl Material<'_> {
-    /// Returns the steps in their order.
-    pub fn sequence(&self) -> Vec<Step> {
+    /// Returns the steps in their order. Errors: a copy cannot be looked at.
+    pub fn sequence(&self) -> Result<Vec<Step>> {
         let Plan { remove, directories, renames, symlinks, copies, links, .. } = self.plan;
         let kind = |path: &FilePath| self.manifest.files.get(path).map(|entry| entry.kind);
         // What something else takes the place of must go first.
@@ -49,12 +50,16 @@ impl Material<'_> {
         steps.extend(first.into_iter().map(removal));
         steps.extend(directories.iter().filter_map(|path| {
             let entry = self.tree.get(path)?.entry(State::Drained);
-            Some(Step::Directory { path: path.clone(), entry })
+            let extended = self.tree[path].extended.clone();
+            Some(Step::Directory { path: path.clone(), entry, extended })
         }));
-        steps.extend(renames.iter().filter_map(|(from, path)| {
-            let inode = (self.inode_of)(from)?;
-            Some(Step::Rename { from: from.clone(), path: path.clone(), inode })
-        }));
+        for (from, path) in renames {
+            // A copy that is gone must be told from one that had its name all the time.
+            let inode = (self.inode_of)(from)?.unwrap_or(0);
+            let fate = self.tree.get(path).map_or(Fate::Gone, |node| self.fate(path, node, false));
+            let fate = if fate == Fate::Spare { Fate::Gone } else { fate };
+            steps.push(Step::Rename { from: from.clone(), path: path.clone(), inode, fate });
+        }
         steps.extend(symlinks.iter().filter_map(|path| {
             let node = self.tree.get(path)?;
             let target = Some(Target(node.target.clone()));
@@ -62,12 +67,17 @@ impl Material<'_> {
             Some(Step::Symlink { path: path.clone(), entry })
         }));
         steps.extend(copies.iter().filter_map(|path| self.place(path)));
-        steps.extend(links.iter().filter_map(|(from, path)| {
+        // The other names of a file that gets attributes follow after these.
+        let changed = self.changed();
+        let links = links.iter().filter(|(_, path)| {
+            self.tree.get(path).is_none_or(|node| !changed.contains(&node.inode))
+        });
+        steps.extend(links.clone().filter_map(|(from, path)| {
             let copy = self.entry_at_end(from)?.copy()?;
             let entry = self.tree.get(path)?.drained_entry(copy);
             Some(Step::Link { from: from.clone(), path: path.clone(), entry })
         }));
-        steps.extend(self.releases());
+        steps.extend(self.releases(true));
         if self.is_whole {
             let removed: HashSet<&FilePath> =
                 remove.iter().chain(renames.iter().map(|(from, _)| from)).collect();
@@ -76,11 +86,12 @@ impl Material<'_> {
             let goes =
                 |path: &&FilePath| kind(path) != Some(Kind::Directory) || !staying.contains(*path);
             steps.extend(last.into_iter().filter(goes).map(removal));
+            steps.extend(self.releases(false));
         }
         steps.retain(|step| (self.may_try)(step.path()));
-        let attributes = self.attributes(&steps);
+        let attributes = self.attributes(&steps, &changed);
         steps.extend(attributes.into_iter().filter(|step| (self.may_try)(step.path())));
-        steps
+        Ok(steps)
     }
 
     fn place(&self, path: &FilePath) -> Option<Step> {
@@ -123,28 +134,38 @@ impl Material<'_> {
         }
     }
 
-    /// Last whole versions that are not needed any more.
-    fn releases(&self) -> impl Iterator<Item = Step> {
+    /// Last whole versions that are not needed any more: of files that are there, or of those that
+    /// are gone.
+    fn releases(&self, of_present: bool) -> impl Iterator<Item = Step> {
         let is_done = |path: &&FilePath| match self.tree.get(*path) {
             Some(node) if node.kind == Kind::File => {
                 let arrives = !self.plan.copies.contains(path)
                     || self.shelf.made(path, node).is_some() && (self.may_try)(path);
-                !(node.open || node.unclean) && arrives
+                of_present && !(node.open || node.unclean) && arrives
             }
-            _ => true,
+            _ => !of_present,
         };
         let done = self.manifest.whole.keys().filter(is_done);
         done.map(|path| Step::Release { path: path.clone() }).collect::<Vec<_>>().into_iter()
     }
 
-    /// Attributes that are to be set after `steps`. A step has also changed the modification time
-    /// of the directory that it works in.
-    fn attributes(&self, steps: &[Step]) -> Vec<Step> {
+    /// Inodes of files whose copies get attributes.
+    fn changed(&self) -> HashSet<u32> {
+        let inode = |path: &FilePath| self.tree.get(path).map(|node| node.inode);
+        self.plan.attributes.iter().filter_map(inode).collect()
+    }
+
+    /// Attributes that are to be set after `steps`, also on the files in `changed`. A step has also
+    /// changed the modification time of the directory that it works in.
+    fn attributes(&self, steps: &[Step], changed: &HashSet<u32>) -> Vec<Step> {
         let above = |path: &FilePath| path.split().map(|(parent, _)| parent);
         let mut wanted: BTreeSet<FilePath> = self.plan.attributes.iter().cloned().collect();
         // A copy with several names is replaced when it gets attributes: all names must follow.
-        let inode = |path: &FilePath| self.tree.get(path).map(|node| node.inode);
-        let changed: HashSet<u32> = self.plan.attributes.iter().filter_map(inode).collect();
+        for (_, path) in &self.plan.links {
+            if self.tree.get(path).is_some_and(|node| changed.contains(&node.inode)) {
+                wanted.extend(above(path).into_iter().chain([path.clone()]));
+            }
+        }
         for step in steps {
             wanted.extend(above(step.path()));
             match step {
@@ -172,6 +193,10 @@ impl Material<'_> {
         // Names of one file: the first gets the attributes, the others become names of it.
         let mut first: HashMap<u32, FilePath> = placed;
         let mut found = Vec::new();
+        let mut wanted: Vec<FilePath> = wanted.into_iter().collect();
+        // A name that is new cannot be the first.
+        let new: HashSet<&FilePath> = self.plan.links.iter().map(|(_, path)| path).collect();
+        wanted.sort_by_key(|path| new.contains(path));
         for path in wanted {
             let Some(node) = self.tree.get(&path) else { continue };
             if node.kind == Kind::Symlink
@@ -181,7 +206,7 @@ impl Material<'_> {
             }
             if node.kind == Kind::File && node.links > 1 {
                 if let Some(from) = first.get(&node.inode).filter(|from| **from != path) {
-                    let Some(entry) = self.entry_at_end(&path) else { continue };
+                    let Some(entry) = self.entry_at_end(from) else { continue };
                     let Some(mut copy) = entry.copy() else { continue };
                     (copy.mode, copy.mtime_ns) = (node.mode, node.mtime_ns);
                     let entry = node.drained_entry(copy);
@@ -191,7 +216,8 @@ impl Material<'_> {
                 }
                 first.insert(node.inode, path.clone());
             }
-            found.push(Step::Attributes { path, mode: node.mode, mtime_ns: node.mtime_ns });
+            let (mode, mtime_ns, extended) = (node.mode, node.mtime_ns, node.extended.clone());
+            found.push(Step::Attributes { path, mode, mtime_ns, extended });
         }
         found
     }

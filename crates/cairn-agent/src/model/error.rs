@@ -34,6 +34,16 @@ pub enum Error {
         /// Its path.
         path: PathBuf,
     },
+    /// Another store of the job drains to the persist directory by now.
+    #[error(
+        "another run of the job drains here by now ({}); nothing more of this one is written there; drain it elsewhere with: \
+         cairn drain JOB --persist DIR",
+        path.display()
+    )]
+    Superseded {
+        /// The manifest.
+        path: PathBuf,
+    },
     /// The persist directory holds files of another job.
     #[error(
         "{} belongs to job {owner}; drain to another directory with: cairn drain JOB --persist DIR, or, if the jobs' files \
@@ -405,6 +415,10 @@ impl Error {
     }
 
     /// Whether a file system is full, or the user's quota is used up.
+    pub(crate) fn is_not_found(&self) -> bool {
+        matches!(self, Error::File { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+
     pub(crate) fn is_about_room(&self) -> bool {
         let code = match self {
             Error::File { source, .. } => source.raw_os_error(),

@@ -438,18 +438,7 @@ impl Destination {
             .map_err(self.error("set the attributes of", path))
     }
 
-    /// Moves the file at `path` to the same path below the directory `place`, which lies in the
-    /// persist directory or in the place of the mapped directory. Replaces what is there.
-    pub fn move_below(&self, path: &FilePath, place: &str) -> Result<()> {
-        let aside = self.place_below(path, place)?;
-        let (above, _) = aside.split().ok_or(Errno::ISDIR).map_err(self.error("move", path))?;
-        self.make_all(&above).map_err(self.error("make a directory for", path))?;
-        self.move_to_place(path, self, &aside)?;
-        let durable = self.walk(&above).and_then(|above| rustix::fs::fsync(&above));
-        durable.map_err(self.error("move", path))
-    }
-
-    /// Removes what `move_below` has put there, and directories that are empty then.
+    /// Removes what `keep_below` has put there, and directories that are empty then.
     pub fn remove_below(&self, path: &FilePath, place: &str) -> Result<()> {
         let mut aside = self.place_below(path, place)?;
         let mut flags = AtFlags::empty();
@@ -471,7 +460,7 @@ impl Destination {
         Ok(())
     }
 
-    /// Path of a file that `move_below` has moved, as a place below the persist directory.
+    /// Path of a file that `keep_below` has moved, as a place below the persist directory.
     pub fn place_below(&self, path: &FilePath, place: &str) -> Result<FilePath> {
         let occupied = || Error::Occupied { path: path.clone() };
         let full = self.mapping.place(path).ok_or_else(occupied)?;
@@ -480,7 +469,7 @@ impl Destination {
         Ok(root.join(place.as_bytes()).append(&inner))
     }
 
-    /// Opens what `move_below` has put below `place`. Returns also its full path. Errors: as
+    /// Opens what `keep_below` has put below `place`. Returns also its full path. Errors: as
     /// `open_file`.
     pub fn open_below(&self, path: &FilePath, place: &str) -> Result<(File, PathBuf)> {
         let place = self.place_below(path, place)?;
@@ -735,13 +724,15 @@ mod tests {
     }
 
     #[test]
-    fn file_that_is_moved_aside_comes_below_the_place_and_leaves_no_directory() {
+    fn file_that_is_kept_has_a_name_below_the_place_and_leaves_no_directory() {
         let scratch = Scratch::new("aside");
         let destination = scratch.open();
         destination.make_directory(&path("d"), 0o755).expect("makes");
         for text in ["one", "two"] {
             fs::write(scratch.0.join("out/d/f"), text).expect("writes");
-            destination.move_below(&path("d/f"), "cairn-whole.job").expect("moves");
+            destination.keep_below(&path("d/f"), "cairn-whole.job").expect("keeps");
+            assert!(scratch.0.join("out/d/f").exists(), "until another file has the name");
+            fs::remove_file(scratch.0.join("out/d/f")).expect("removes");
         }
         let aside = scratch.0.join("out/cairn-whole.job");
         assert_eq!(fs::read(aside.join("d/f")).expect("reads"), b"two");
@@ -758,11 +749,11 @@ mod tests {
         for wrong in [0, 1] {
             fs::write(&file, "text").expect("writes");
             let inode = fs::metadata(&file).expect("is there").ino();
-            destination.set_spare(&path("f")).expect("moves");
+            destination.set_spare(&path("f")).expect("keeps");
+            fs::remove_file(&file).expect("another file takes its name");
             let taken = destination.take_spare(&path("f"), inode + wrong).expect("looks");
             assert_eq!(taken.is_some(), wrong == 0);
         }
-        assert!(!file.exists());
     }
 
     /// Mechanism: to give a linked file an inode of its own, the file was opened for reading. A

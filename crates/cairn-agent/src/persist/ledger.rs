@@ -16,7 +16,7 @@ use crate::model::path::FilePath;
 use crate::persist::destination::{Destination, Found, same_time};
 use crate::persist::displaced::Before;
 use crate::persist::manifest::{
-    Checkpoint, Copy, Entry, Manifest, State, manifest_name, whole_name,
+    Checkpoint, Copy, Entry, Manifest, State, manifest_name, manifest_path, whole_name,
 };
 use crate::persist::steps::{Fate, Step};
 use crate::persist::{journal, ownership};
@@ -27,16 +27,14 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Returns the extended attributes of a file of the store, as the cut has them.
-pub type ExtendedOf<'a> = dyn Fn(&FilePath) -> Option<&'a Extended> + 'a;
-
 /// An open persist directory and its manifest.
 pub struct Ledger {
     destination: Arc<Destination>,
     manifest: Manifest,
     /// Whether the manifest in memory differs from the one on disk.
     dirty: bool,
-    is_on_disk: bool,
+    /// The manifest on disk as it was read or written last, if there is one.
+    on_disk: Option<Found>,
     /// Whether files were drained to the directory, so that the manifest says more than a claim.
     has_drained: bool,
     /// Whether there is a journal.
@@ -55,6 +53,24 @@ impl Ledger {
     /// when it died.
     pub fn open(path: &Path, job: &Job) -> Result<Ledger> {
         Ledger::settle_earlier(path, job)?;
+        Ledger::open_and_finish(path, job, &mut |path, done| {
+            // The next pass tries again.
+            if let Err(error) = done {
+                let text =
+                    format_args!("a turn that was cut off is finished without {path}: {error}");
+                log::say(log::Level::Warn, text);
+            }
+            Ok(())
+        })
+    }
+
+    /// Opens the directory and the manifest of the store of `job`. `settle` takes the result of each
+    /// step of a turn that an agent of the store had begun when it died.
+    fn open_and_finish(
+        path: &Path,
+        job: &Job,
+        settle: &mut dyn FnMut(&FilePath, Result<()>) -> Result<()>,
+    ) -> Result<Ledger> {
         let (mut destination, on_disk) = Ledger::look(path, job)?;
         if on_disk.as_ref().is_none_or(|manifest| manifest.files.is_empty()) {
             ownership::check_others(path, job)?;
@@ -65,15 +81,16 @@ impl Ledger {
         destination.map(job.map.clone());
         destination.make_places()?;
         let destination = Arc::new(destination);
-        let is_on_disk = on_disk.is_some();
+        let is_ours = on_disk.as_ref().is_some_and(|manifest| manifest.store == job.store);
+        let found = destination.look(&manifest_path(&job.job))?.filter(|_| is_ours);
         let has_drained = on_disk.as_ref().is_some_and(|manifest| !manifest.is_claim());
         let manifest = Manifest::resume(on_disk, job);
-        let steps = journal::read(&destination)?;
+        let steps = journal::read(&destination, manifest.turn)?;
         let mut ledger = Ledger {
             destination,
             manifest,
             dirty: false,
-            is_on_disk,
+            on_disk: found,
             has_drained,
             // A journal without its end goes with the next commit.
             is_turning: true,
@@ -83,15 +100,16 @@ impl Ledger {
         };
         ledger.set_directory_rights(false)?;
         if !steps.is_empty() {
-            ledger.carry_out_all(&steps, &|_| None, &mut |path, done| {
-                // A file that cannot be changed stays as it is, and the next pass tries again.
-                if let Err(error) = done {
-                    log::say(log::Level::Warn, format_args!("{path}: {error}"));
-                }
-                Ok(())
+            let mut has_failed = false;
+            ledger.carry_out_all(&steps, &mut |path, done| {
+                has_failed |= done.is_err();
+                settle(path, done)
             })?;
             ledger.look_at_directories();
-            ledger.dirty = true;
+            if has_failed {
+                ledger.set_complete(false, false);
+            }
+            (ledger.dirty, ledger.manifest.turn) = (true, ledger.manifest.turn + 1);
             ledger.commit()?;
             ledger.destination.remove_empty_shelves();
         }
@@ -122,8 +140,9 @@ impl Ledger {
         }
     }
 
-    /// Does the same for the store that wrote this manifest.
-    pub(crate) fn settle(path: &Path, job: &Job, manifest: Manifest) -> Result<()> {
+    /// Does the same for the store that wrote this manifest. Errors: also that a step cannot be
+    /// carried out; the journal and the copies stay for the next try.
+    fn settle(path: &Path, job: &Job, manifest: Manifest) -> Result<()> {
         let earlier = Job {
             store: manifest.store,
             map: manifest.map,
@@ -131,7 +150,12 @@ impl Ledger {
             persist_id: None,
             ..job.clone()
         };
-        Ledger::open(path, &earlier)?.sweep(&[])
+        let ledger = Ledger::open_and_finish(path, &earlier, &mut |_, done| match done {
+            // Somebody else has changed the copy: it is his now.
+            Err(Error::Changed { .. }) | Ok(()) => Ok(()),
+            Err(error) => Err(error),
+        })?;
+        ledger.sweep(&[])
     }
 
     /// Removes what agents that died left on the shelves, except the files for the paths in `kept`.
@@ -167,7 +191,6 @@ impl Ledger {
     pub fn turn(
         &mut self,
         steps: &[Step],
-        extended: &ExtendedOf<'_>,
         settle: &mut dyn FnMut(&FilePath, Result<()>) -> Result<()>,
     ) -> Result<()> {
         if steps.is_empty() {
@@ -177,14 +200,15 @@ impl Ledger {
         self.set_directory_rights(false)?;
         self.destination.synchronise_shelves()?;
         self.is_turning = true;
-        journal::write(&self.destination, steps)?;
-        self.carry_out_all(steps, extended, settle)
+        self.manifest.turn += 1;
+        journal::write(&self.destination, self.manifest.turn, steps)?;
+        self.dirty = true;
+        self.carry_out_all(steps, settle)
     }
 
     fn carry_out_all(
         &mut self,
         steps: &[Step],
-        extended: &ExtendedOf<'_>,
         settle: &mut dyn FnMut(&FilePath, Result<()>) -> Result<()>,
     ) -> Result<()> {
         // Copies that could not be renamed: nothing may take their places.
@@ -198,7 +222,7 @@ impl Ledger {
             }
             let done = match kept.contains(path) {
                 true => Err(Error::Changed { path: path.clone() }),
-                false => self.carry_out(step, extended),
+                false => self.carry_out(step),
             };
             if let (Step::Rename { from, .. }, Err(_)) = (step, &done) {
                 kept.insert(from);
@@ -210,16 +234,16 @@ impl Ledger {
     }
 
     /// Carries out one step, or does nothing if it is done.
-    fn carry_out(&mut self, step: &Step, extended: &ExtendedOf<'_>) -> Result<()> {
+    fn carry_out(&mut self, step: &Step) -> Result<()> {
         self.touch_parent(step.path());
         match step {
             Step::Remove { path } => self.remove(path),
-            Step::Directory { path, entry } => self.make_directory(path, entry, extended),
-            Step::Rename { from, path, inode } => self.rename(from, path, *inode),
+            Step::Directory { path, entry, extended } => self.make_directory(path, entry, extended),
+            Step::Rename { from, path, inode, fate } => self.rename((from, path), *inode, *fate),
             Step::Symlink { path, entry } => self.make_symlink(path, entry),
             Step::Place { path, entry, inode, fate } => self.place(path, entry, *inode, *fate),
             Step::Link { from, path, entry } => self.link(from, path, entry),
-            Step::Attributes { path, mode, mtime_ns } => {
+            Step::Attributes { path, mode, mtime_ns, extended } => {
                 self.set_attributes(path, (*mode, *mtime_ns), extended)
             }
             Step::Release { path } => self.release(path),
@@ -242,15 +266,13 @@ impl Ledger {
         &mut self,
         path: &FilePath,
         entry: &Entry,
-        extended: &ExtendedOf<'_>,
+        extended: &Extended,
     ) -> Result<()> {
         self.require_name(path, Kind::Directory)?;
         self.destination.make_directory(path, entry.mode)?;
-        let carried = match extended(path) {
-            Some(extended) if !extended.is_empty() => {
-                extended.carried(self.destination.set_extended(path, extended)?)
-            }
-            _ => None,
+        let carried = match extended.is_empty() {
+            true => None,
+            false => extended.carried(self.destination.set_extended(path, extended)?),
         };
         // The owner keeps all rights: otherwise nothing more could be drained into it.
         self.destination.set_attributes(path, entry.mode | 0o700, entry.mtime_ns)?;
@@ -258,7 +280,12 @@ impl Ledger {
         Ok(())
     }
 
-    fn rename(&mut self, from: &FilePath, path: &FilePath, inode: u64) -> Result<()> {
+    fn rename(
+        &mut self,
+        (from, path): (&FilePath, &FilePath),
+        inode: u64,
+        fate: Fate,
+    ) -> Result<()> {
         let is_it = |found: Option<Found>| found.is_some_and(|found| found.inode == inode);
         let entry = self.entry(from).cloned();
         let Some(entry) = entry else { return Ok(()) };
@@ -268,8 +295,14 @@ impl Ledger {
                 return Err(Error::Changed { path: path.clone() });
             }
             self.require_name(path, Kind::File)?;
+            if fate == Fate::Whole && self.is_ours(path)? {
+                self.keep_whole(path)?;
+            }
             self.touch_parent(from);
             self.destination.rename(from, path)?;
+        }
+        if fate == Fate::Whole {
+            self.note_whole(path)?;
         }
         self.take(from);
         self.put(path.clone(), entry);
@@ -314,9 +347,9 @@ impl Ledger {
         Ok(())
     }
 
-    /// Moves the copy at `path` to the directory for last whole versions.
+    /// Gives the copy at `path` a name in the directory for last whole versions, too.
     fn keep_whole(&self, path: &FilePath) -> Result<()> {
-        self.destination.move_below(path, &whole_name(&self.manifest.job))
+        self.destination.keep_below(path, &whole_name(&self.manifest.job))
     }
 
     /// Enters the copy that `path` had, if it is in the directory for last whole versions.
@@ -331,13 +364,17 @@ impl Ledger {
     }
 
     /// Opens the last version of a file that was closed in order, if it is here: in its place, or
-    /// where it is kept. Returns also its description and its full path. Errors: it cannot be
-    /// opened.
+    /// where it is kept. Returns also its description and its full path. None if it is gone: the
+    /// user may have removed it. Errors: it cannot be opened.
     pub fn last_whole(&self, path: &FilePath) -> Result<Option<(Copy, File, PathBuf)>> {
+        let is_gone = |error: &Error| error.is_not_found();
         if let Some(entry) = self.manifest.whole.get(path) {
             let whole = whole_name(&self.manifest.job);
-            let (file, place) = self.destination.open_below(path, &whole)?;
-            return Ok(entry.copy().map(|copy| (copy, file, place)));
+            return match self.destination.open_below(path, &whole) {
+                Ok((file, place)) => Ok(entry.copy().map(|copy| (copy, file, place))),
+                Err(error) if is_gone(&error) => Ok(None),
+                Err(error) => Err(error),
+            };
         }
         let is_whole = |entry: &&Entry| {
             entry.state == State::Drained && !entry.unclosed && !entry.torn && !entry.damaged
@@ -345,8 +382,11 @@ impl Ledger {
         let Some(copy) = self.entry(path).filter(is_whole).and_then(Entry::copy) else {
             return Ok(None);
         };
-        let file = self.destination.open_file(path)?;
-        Ok(Some((copy, file, self.destination.full_path(path))))
+        match self.destination.open_file(path) {
+            Ok(file) => Ok(Some((copy, file, self.destination.full_path(path)))),
+            Err(error) if is_gone(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Removes the last whole version of a file, unless what has its name is still not whole.
@@ -360,11 +400,16 @@ impl Ledger {
     }
 
     fn link(&mut self, from: &FilePath, path: &FilePath, entry: &Entry) -> Result<()> {
-        if self.find_ours(from)?.is_none() {
+        let Some((_, source)) = self.find_ours(from)? else {
             return Err(Error::Changed { path: path.clone() });
+        };
+        // A turn that was cut off may have made it: as a name of the file, or as a copy of it.
+        let is_new = self.entry(path).is_none();
+        let is_it = |it: &Found| it.inode == source.inode || is_new && entry.is_ours(it);
+        if !self.destination.look(path)?.as_ref().is_some_and(is_it) {
+            self.require_name(path, Kind::File)?;
+            self.destination.link(from, path)?;
         }
-        self.require_name(path, Kind::File)?;
-        self.destination.link(from, path)?;
         self.put(path.clone(), entry.clone());
         Ok(())
     }
@@ -373,31 +418,33 @@ impl Ledger {
         &mut self,
         path: &FilePath,
         (mode, mtime_ns): (u32, i64),
-        extended: &ExtendedOf<'_>,
+        extended: &Extended,
     ) -> Result<()> {
-        let found = match self.find_ours(path)? {
-            Some((entry, _)) => Some(entry),
-            // A turn that was cut off may have set them already.
-            None => self.entry(path).cloned().filter(|entry| {
-                let changed = entry.with_attributes(mode, mtime_ns);
-                self.destination
-                    .look(path)
-                    .is_ok_and(|it| it.is_some_and(|it| changed.is_ours(&it)))
-            }),
+        let there = self.destination.look(path)?;
+        // A turn that was cut off may have set them already.
+        let is_ours = |entry: &Entry, found: &Found| {
+            entry.is_ours(found) || entry.with_attributes(mode, mtime_ns).is_ours(found)
         };
-        let Some(entry) = found else {
+        let found = self.entry(path).cloned().zip(there);
+        let Some((entry, found)) = found.filter(|(entry, found)| is_ours(entry, found)) else {
             // Somebody changed or removed the copy: the next pass makes another one.
             self.take(path);
             return Err(Error::Changed { path: path.clone() });
         };
-        let carried = match extended(path) {
-            Some(extended) if has_other(extended, entry.extended) => {
-                extended.carried(self.destination.set_extended(path, extended)?)
-            }
-            _ => entry.extended,
-        };
         let all = if entry.kind == Kind::Directory { 0o700 } else { 0 };
-        self.destination.set_attributes(path, mode | all, mtime_ns)?;
+        let is_other = has_other(extended, entry.extended);
+        // A copy with other names would get an inode of its own again.
+        let is_set = found.mode == mode | all
+            && same_time(mtime_ns, found.mtime_ns)
+            && (!is_other || self.destination.extended(path) == *extended);
+        let carried = match (is_other, is_set) {
+            (false, _) => entry.extended,
+            (true, true) => extended.carried(true),
+            (true, false) => extended.carried(self.destination.set_extended(path, extended)?),
+        };
+        if !is_set {
+            self.destination.set_attributes(path, mode | all, mtime_ns)?;
+        }
         self.update(path, |entry| {
             (entry.mode, entry.mtime_ns, entry.extended) = (mode, mtime_ns, carried);
         });
@@ -535,15 +582,30 @@ impl Ledger {
         set_rights(&self.destination, &self.manifest, exactly)
     }
 
-    /// Writes the manifest before the first file of the job is there, to claim the directory:
-    /// another job may have come since this one began. Errors: another job owns it.
+    /// Sees to it that the manifest on disk is that of this store before a turn begins: whoever
+    /// finds the turn cut off knows by it whose journal to read. Writes it before the first turn:
+    /// another job may have come since this one began. Errors: another job owns the directory, or
+    /// another store of the job drains there now.
     fn claim(&mut self) -> Result<()> {
-        if self.is_on_disk || self.is_shared {
+        let path = manifest_path(&self.manifest.job);
+        let now = self.destination.look(&path)?;
+        if self.on_disk.is_some() && self.on_disk == now {
             return Ok(());
         }
-        self.manifest.complete = false;
-        ownership::write_claim(&self.destination, &self.manifest)?;
-        self.is_on_disk = true;
+        let full = self.destination.full_path(&path);
+        if self.on_disk.is_some() && now.is_some() {
+            let there = Manifest::read(&self.destination, &self.manifest.job)?;
+            if there.is_some_and(|there| there.store != self.manifest.store) {
+                return Err(Error::Superseded { path: full });
+            }
+        } else {
+            (self.manifest.complete, self.manifest.everything) = (false, false);
+            match now.is_none() && !self.is_shared {
+                true => ownership::write_claim(&self.destination, &self.manifest)?,
+                false => self.manifest.commit(&self.destination)?,
+            }
+        }
+        self.on_disk = self.destination.look(&path)?;
         Ok(())
     }
 
@@ -622,7 +684,7 @@ impl Ledger {
         }
         self.manifest.commit(&self.destination)?;
         self.dirty = false;
-        self.is_on_disk = true;
+        self.on_disk = self.destination.look(&manifest_path(&self.manifest.job))?;
         Ok(())
     }
 }

@@ -179,6 +179,9 @@ pub struct Manifest {
     /// Directories with places of their own. All paths below are those of the store.
     #[serde(default, skip_serializing_if = "Mapping::is_empty")]
     pub map: Mapping,
+    /// Number of the turn that brought the last cut, see [`crate::persist::journal`].
+    #[serde(default)]
+    pub turn: u64,
     /// Whether the last cut is here as a whole, verified.
     pub complete: bool,
     /// Whether that is the store as it was left by a run that succeeded.
@@ -220,6 +223,7 @@ impl Manifest {
             store: store.to_string(),
             mount: mount.to_string(),
             map: Mapping::default(),
+            turn: 0,
             complete: false,
             everything: false,
             pending: None,
@@ -233,6 +237,15 @@ impl Manifest {
     /// Reads the manifest of `job` and makes `destination` use its mapping from then on. None if
     /// there is none. Errors: those of [`parse`]; it cannot be read.
     pub fn load(destination: &mut Destination, job: &str) -> Result<Option<Manifest>> {
+        let manifest = Manifest::read(destination, job)?;
+        if let Some(manifest) = &manifest {
+            destination.map(manifest.map.clone());
+        }
+        Ok(manifest)
+    }
+
+    /// Reads the manifest of `job`. Errors: as `load`.
+    pub(crate) fn read(destination: &Destination, job: &str) -> Result<Option<Manifest>> {
         let name = manifest_path(job);
         if destination.look(&name)?.is_none() {
             return Ok(None);
@@ -243,7 +256,6 @@ impl Manifest {
         file.read_to_end(&mut text).map_err(Error::file("read", &path))?;
         let mut manifest: Manifest = parse(&path, &text)?;
         manifest.checksum = NO_CHECKSUM.to_string();
-        destination.map(manifest.map.clone());
         Ok(Some(manifest))
     }
 

@@ -7,6 +7,7 @@
 
 use crate::model::path::FilePath;
 use crate::persist::manifest::Entry;
+use crate::store::extended::Extended;
 use serde::{Deserialize, Serialize};
 
 /// What becomes of the copy that a new one replaces.
@@ -37,6 +38,9 @@ pub enum Step {
         path: FilePath,
         /// Its entry.
         entry: Entry,
+        /// Its extended attributes.
+        #[serde(default, skip_serializing_if = "Extended::is_empty")]
+        extended: Extended,
     },
     /// Renames a copy.
     Rename {
@@ -44,8 +48,11 @@ pub enum Step {
         from: FilePath,
         /// Its next path.
         path: FilePath,
-        /// Its inode in the persist directory.
+        /// Its inode in the persist directory; 0 if it is not ours any more.
         inode: u64,
+        /// What becomes of the copy that has the name.
+        #[serde(default)]
+        fate: Fate,
     },
     /// Makes a symbolic link.
     Symlink {
@@ -82,6 +89,9 @@ pub enum Step {
         mode: u32,
         /// Modification time, nanoseconds since the epoch.
         mtime_ns: i64,
+        /// Extended attributes.
+        #[serde(default, skip_serializing_if = "Extended::is_empty")]
+        extended: Extended,
     },
     /// Removes the last whole version of a file: a whole one has its name again, or it is not
     /// needed any more.

@@ -7,11 +7,12 @@ use cairn_core::{ExtendedAttributes, ExtendedUpdate, InodeId};
 use cairn_platform::checksum;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd};
 
 use crate::model::format::{read_checksum, write_checksum};
+use crate::model::path::{deserialize_bytes, serialize_bytes};
 use crate::store::volume::Volume;
 
 /// The only attribute namespace that a store supports.
@@ -30,8 +31,31 @@ pub struct Carried {
 }
 
 /// Extended attributes: names and values.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Vec<(Bytes, Bytes)>", into = "Vec<(Bytes, Bytes)>")]
 pub struct Extended(BTreeMap<Vec<u8>, Vec<u8>>);
+
+/// Bytes of a name or a value in a file of ours.
+#[derive(Clone, Serialize, Deserialize)]
+struct Bytes(
+    #[serde(serialize_with = "serialize_slice", deserialize_with = "deserialize_bytes")] Vec<u8>,
+);
+
+fn serialize_slice<S: Serializer>(bytes: &Vec<u8>, serializer: S) -> Result<S::Ok, S::Error> {
+    serialize_bytes(bytes, serializer)
+}
+
+impl From<Vec<(Bytes, Bytes)>> for Extended {
+    fn from(pairs: Vec<(Bytes, Bytes)>) -> Extended {
+        Extended(pairs.into_iter().map(|(name, value)| (name.0, value.0)).collect())
+    }
+}
+
+impl From<Extended> for Vec<(Bytes, Bytes)> {
+    fn from(extended: Extended) -> Vec<(Bytes, Bytes)> {
+        extended.0.into_iter().map(|(name, value)| (Bytes(name), Bytes(value))).collect()
+    }
+}
 
 impl Extended {
     /// Returns the attributes of a file in a store.

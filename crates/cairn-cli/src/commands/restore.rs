@@ -5,6 +5,7 @@ use cairn_agent::archive::fetch::Archive;
 use cairn_agent::model::archive::ArchivePolicy;
 use cairn_agent::model::path::FilePath;
 use cairn_agent::persist::destination::Destination;
+use cairn_agent::persist::ledger::Ledger;
 use cairn_agent::persist::manifest::{Manifest, manifest_name};
 use clap::Args;
 use glob::Pattern;
@@ -141,13 +142,16 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
         return Err(Error::Store(StoreError::StoreExists { job }));
     }
     request.job = Some(job.clone());
+    // Only then is the directory the new store's own.
+    let is_own = request.persist.is_none() && persist.is_some();
     request.persist = request.persist.or(persist);
     request.mount.get_or_insert(manifest.mount.clone());
     request.map.get_or_insert(manifest.map.clone());
     request.stage = Stage::Later;
     request.runs_program = false;
+    let map = manifest.map.clone();
     let wanted = |path: &FilePath| {
-        let place = manifest.map.place(path).unwrap_or_default();
+        let place = map.place(path).unwrap_or_default();
         let matches =
             |pattern: &Pattern| [path, &place].iter().any(|path| pattern.matches(&path.to_lossy()));
         patterns.is_empty() || patterns.iter().any(matches)
@@ -157,6 +161,14 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
         return Err(Error::Setting(SettingError::Option { option: "--only", problem }));
     }
     let claim = Claim::create(&context.roots, &request, &[])?;
+    let finished = if is_own { finish_turn(&claim) } else { Ok(None) };
+    let manifest = match finished {
+        Ok(finished) => finished.unwrap_or(manifest),
+        Err(error) => {
+            let _ = claim.is_new.then(|| claim.remove());
+            return Err(error);
+        }
+    };
     let mut report = RestoreReport {
         job,
         store: claim.store.directory().to_path_buf(),
@@ -187,6 +199,15 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<()> {
             }))
         }
     }
+}
+
+/// Finishes what an agent that died with its node has begun in the persist directory. Returns the
+/// manifest afterwards.
+fn finish_turn(claim: &Claim) -> Result<Option<Manifest>> {
+    let job = &claim.store.job;
+    let Some(persist) = &job.persist else { return Ok(None) };
+    Ledger::settle_earlier(persist, job)?;
+    Ok(Manifest::load(&mut Destination::open(persist, &job.store)?, &job.job)?)
 }
 
 /// Finds what can be restored from a directory that was drained to.

@@ -12,6 +12,7 @@ use crate::drain::plan::plan;
 use crate::model::mapping::{Mapping, Rule};
 use crate::persist::destination::Destination;
 use crate::persist::journal;
+use crate::persist::manifest::Manifest;
 use crate::store::extended::Extended;
 use crate::test_store::{TestStore, path};
 
@@ -40,6 +41,8 @@ impl World {
             world.write(file, 1, &format!("first {file}"));
         }
         world.symlink("first", "latest");
+        world.write("state", 1, "first state");
+        world.write("state.old", 1, "older state");
         world.set_extended("kept/moved", "user.a", Some("one"));
         world.set_extended("touched", "user.kept", Some("one"));
         world.set_extended("touched", "user.gone", Some("one"));
@@ -50,6 +53,9 @@ impl World {
         world.rename("kept/moved", "kept/elsewhere");
         world.write("rewritten", 2, "other rewritten");
         world.link("rewritten", "new/linked");
+        world.link("touched", "new/touched");
+        world.rename("state", "state.old");
+        world.write("state", 2, "second state");
         world.touch("touched", 0o600, 2);
         world.remove("gone/deep/removed");
         world.remove("gone/deep");
@@ -211,7 +217,10 @@ impl World {
             ("new", "directory 755 with user.d=directory"),
             ("new/file", "2 644 second new/file with user.a=one"),
             ("new/linked", "2 644 other rewritten"),
+            ("new/touched", "2 600 first touched with user.kept=two"),
             ("rewritten", "2 644 other rewritten"),
+            ("state", "2 644 second state"),
+            ("state.old", "1 644 first state"),
             ("touched", "2 600 first touched with user.kept=two"),
             ("turned", "2 644 a file in place of a directory"),
         ];
@@ -322,6 +331,32 @@ fn turn_that_an_agent_began_is_finished_and_its_copies_are_not_made_again() {
     });
 }
 
+/// Mechanism: the manifest did not say that the turn of a journal is over. Consequence: an agent that
+/// died before it removed the journal had the turn carried out again, on its results: a copy got the
+/// entry of another one, and a file was removed. Fix: turns are numbered.
+#[test]
+fn journal_that_outlives_its_turn_changes_nothing() {
+    for map in mappings() {
+        let world = World::changed(&map);
+        assert!(world.die_after(0));
+        let journal = world.out().join(format!(".cairn-{STORE}"));
+        let text = fs::read(&journal).expect("reads");
+        let files = world.ledger().manifest().files.clone();
+        let before = (world.copies(), world.inodes());
+        assert!(!journal.exists(), "the turn is over");
+        fs::write(&journal, text).expect("writes");
+        let mut job = world.job.clone();
+        job.store = "another".to_string();
+        drop(Ledger::open(&world.out(), &job).expect("opens"));
+        assert_eq!((world.copies(), world.inodes()), before, "{map:?}");
+        let after = Manifest::load(&mut world.destination(), &job.job).expect("loads");
+        let contents = |files: &BTreeMap<FilePath, Entry>| -> Vec<_> {
+            files.iter().map(|(path, entry)| (path.clone(), entry.bytes, entry.crc32c)).collect()
+        };
+        assert_eq!(contents(&after.expect("is there").files), contents(&files), "{map:?}");
+    }
+}
+
 /// Whoever opens the directory next finishes the turn, also a later store of the job.
 #[test]
 fn next_store_of_the_job_finishes_the_turn_and_knows_what_is_there() {
@@ -359,12 +394,12 @@ fn turn_whose_journal_was_cut_off_did_not_begin() {
     let whole = fs::read(twin.out().join(&journal)).expect("reads");
     for length in (0..whole.len()).step_by(7) {
         fs::write(world.out().join(&journal), &whole[..length]).expect("writes");
-        assert!(journal::read(&world.destination()).expect("reads").is_empty(), "{length}");
+        assert!(journal::read(&world.destination(), 0).expect("reads").is_empty(), "{length}");
         drop(world.ledger());
         assert_eq!((world.copies(), world.inodes()), before, "{length} bytes");
     }
     fs::write(world.out().join(&journal), &whole).expect("writes");
-    assert!(!journal::read(&world.destination()).expect("reads").is_empty());
+    assert!(!journal::read(&world.destination(), 0).expect("reads").is_empty());
 }
 
 #[test]
@@ -503,6 +538,99 @@ fn whole_version_outlives_one_that_is_being_written() {
         assert!(!world.out().join("cairn-whole.job").exists());
         assert!(world.ledger().manifest().whole.is_empty());
     }
+}
+
+/// Mechanism: errors of the steps of a turn that the next store finished were only reported.
+/// Consequence: its journal and its verified copies were removed, and a mixture of two cuts stayed.
+/// Fix: then the directory cannot be opened, and the next try goes on.
+#[test]
+fn turn_of_a_lost_store_that_cannot_be_finished_stays_for_the_next_try() {
+    let world = World::new();
+    world.write("last", 1, "a whole checkpoint");
+    world.write("other", 1, "first");
+    assert!(world.drain(), "everything is drained");
+    let handle = begin_writing(&world, "last", b"half");
+    world.write("other", 2, "second");
+    assert!(world.die_after(0));
+    let obstacle = world.out().join("cairn-whole.job");
+    fs::write(&obstacle, "in the way").expect("writes");
+    let mut job = world.job.clone();
+    job.store = "another".to_string();
+    for _ in 0..2 {
+        let error = Ledger::open(&world.out(), &job).map(drop).expect_err("cannot be finished");
+        assert!(error.to_string().contains("cairn-whole.job"), "{error}");
+        assert!(world.out().join(format!(".cairn-{STORE}")).exists());
+    }
+    fs::remove_file(obstacle).expect("removes");
+    let ledger = Ledger::open(&world.out(), &job).expect("opens");
+    let text = |name: &str| fs::read_to_string(world.out().join(name)).unwrap_or_default();
+    assert_eq!((text("last"), text("other")), ("half".into(), "second".into()));
+    assert_eq!(text("cairn-whole.job/last"), "a whole checkpoint");
+    assert_eq!(ledger.manifest().whole.len(), 1);
+    world.volume.fs().release(world.volume.slot(), handle, now()).expect("closes");
+}
+
+/// Mechanism: a rename of a copy that somebody had taken away was left out. Consequence: the pass
+/// was complete, and the file was nowhere outside. Fix: it fails, and the next pass makes a copy.
+#[test]
+fn renamed_file_whose_copy_was_taken_away_is_copied_anew() {
+    let world = World::new();
+    world.write("ckpt.1", 1, "first");
+    world.write("gone", 1, "in time");
+    assert!(world.drain(), "everything is drained");
+    fs::remove_file(world.out().join("ckpt.1")).expect("removes");
+    world.rename("ckpt.1", "ckpt.2");
+    world.remove("gone");
+    assert!(!world.drain(), "it is not complete");
+    assert!(world.out().join("gone").exists(), "what lay outside stays");
+    assert!(world.drain(), "everything is drained");
+    let text = |name: &str| fs::read_to_string(world.out().join(name)).unwrap_or_default();
+    assert_eq!((text("ckpt.2"), world.out().join("gone").exists()), ("first".into(), false));
+}
+
+/// Mechanism: the copy of an unfinished file, renamed over a whole one, replaced that. Fix: the whole
+/// one is kept, as if the unfinished file had been written there.
+#[test]
+fn whole_version_outlives_an_unfinished_file_that_is_renamed_over_it() {
+    let world = World::new();
+    world.write("last", 1, "a whole checkpoint");
+    world.write("new", 1, "first");
+    assert!(world.drain(), "everything is drained");
+    let handle = begin_writing(&world, "new", b"half");
+    assert!(world.drain());
+    world.rename("new", "last");
+    for steps in [Some(0), Some(1), None] {
+        let died = steps.is_some_and(|steps| world.die_after(steps));
+        assert!(died || world.drain());
+    }
+    let text = |name: &str| fs::read_to_string(world.out().join(name)).unwrap_or_default();
+    assert_eq!(text("last"), "half");
+    assert_eq!(text("cairn-whole.job/last"), "a whole checkpoint");
+    world.volume.fs().release(world.volume.slot(), handle, now()).expect("closes");
+    world.remove("last");
+    assert!(world.drain() && !world.out().join("cairn-whole.job").exists(), "it is not needed");
+}
+
+/// Mechanism: two stores of one job drained to one directory, each by a manifest in its memory.
+/// Consequence: the older one placed its files over those of the newer. Fix: before each turn it
+/// looks whose manifest is there.
+#[test]
+fn store_that_another_one_of_the_job_has_replaced_changes_nothing_more() {
+    let world = World::new();
+    world.write("state", 1, "first");
+    let mut drainer = Drainer::new(&world.store(), world.job.clone());
+    let volumes = [Arc::clone(&world.volume)];
+    let mut pass = || drainer.pass(&volumes, true, Reason::Routine, &Meter::default());
+    pass().expect("drains");
+    let mut job = world.job.clone();
+    job.store = "another".to_string();
+    let mut ledger = Ledger::open(&world.out(), &job).expect("opens");
+    ledger.set_pending(Some("newer".to_string()));
+    ledger.commit().expect("commits");
+    world.write("state", 2, "second");
+    let error = pass().map(drop).expect_err("it is not ours any more");
+    assert!(error.to_string().contains("another run of the job"), "{error}");
+    assert_eq!(fs::read_to_string(world.out().join("state")).expect("reads"), "first");
 }
 
 /// Mechanism: when a copy could not be renamed, the file that takes its old name was copied there

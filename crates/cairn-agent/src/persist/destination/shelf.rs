@@ -150,8 +150,7 @@ impl Destination {
         Ok(temporary)
     }
 
-    /// Moves what is at `path` to a place below `other`, whose parents exist. To another file
-    /// system it goes by way of the shelf there, so that the name never stands for a part of it.
+    /// Moves what is at `path` to a place below `other`, whose parents exist.
     pub(super) fn move_to_place(
         &self,
         path: &FilePath,
@@ -161,26 +160,52 @@ impl Destination {
         let (parent, name) = self.parent("move", path)?;
         let (above, new_name) =
             place.split().ok_or(Errno::ISDIR).map_err(self.error("move", path))?;
-        let new_name = OsStr::from_bytes(new_name);
         let new_parent = other.walk(&above).map_err(self.error("move", path))?;
-        match rustix::fs::renameat(&parent, &name, &new_parent, new_name) {
-            Err(Errno::XDEV) => {}
-            renamed => return renamed.map_err(self.error("move", path)),
+        match rustix::fs::renameat(&parent, &name, &new_parent, OsStr::from_bytes(new_name)) {
+            Err(Errno::XDEV) => {
+                self.copy_to_place(path, other, place)?;
+                self.remove_file(path)
+            }
+            renamed => renamed.map_err(self.error("move", path)),
         }
-        let copy = self.copy_to(path, other.create_on(other.shelf_at("move", &above)?, path)?)?;
-        rustix::fs::renameat(&copy.shelf, &copy.name, &new_parent, new_name)
-            .map_err(self.error("move", path))?;
-        copy.keep();
-        self.remove_file(path)
     }
 
-    /// Moves the file at `path` to the shelf as a *spare*, from which a later copy of it can be
-    /// made.
+    /// Copies the file at `path` to a place below `other` on another file system, whose parents
+    /// exist. It goes by way of the shelf there, so that the name never stands for a part of it.
+    fn copy_to_place(&self, path: &FilePath, other: &Destination, place: &FilePath) -> Result<()> {
+        let (above, name) = place.split().ok_or(Errno::ISDIR).map_err(self.error("move", path))?;
+        let copy = self.copy_to(path, other.create_on(other.shelf_at("move", &above)?, path)?)?;
+        let moved = other.walk(&above).and_then(|above| {
+            rustix::fs::renameat(&copy.shelf, &copy.name, &above, OsStr::from_bytes(name))
+        });
+        moved.map_err(self.error("move", path))?;
+        copy.keep();
+        Ok(())
+    }
+
+    /// Keeps the file at `path` on the shelf as a *spare*, from which a later copy of it can be made.
+    /// It has its own name, too, until another file takes that.
     pub fn set_spare(&self, path: &FilePath) -> Result<()> {
-        let (parent, name) = self.parent("move", path)?;
-        let shelf = self.shelf("move", path)?;
-        rustix::fs::renameat(&parent, &name, &shelf, spare_name(path))
-            .map_err(self.error("move", path))
+        let (parent, name) = self.parent("keep", path)?;
+        let shelf = self.shelf("keep", path)?;
+        keep((&parent, &name), (&shelf, &spare_name(path))).map_err(self.error("keep", path))
+    }
+
+    /// Keeps the file at `path` at the same path below the directory `place`, too, which lies in the
+    /// persist directory or in the place of the mapped directory. Replaces what is there. The name
+    /// never goes: another file takes it.
+    pub fn keep_below(&self, path: &FilePath, place: &str) -> Result<()> {
+        let (parent, name) = self.parent("keep", path)?;
+        let aside = self.place_below(path, place)?;
+        let (above, _) = aside.split().ok_or(Errno::ISDIR).map_err(self.error("keep", path))?;
+        let shown = self.path.join(above.as_os_str());
+        self.make_all(&above).map_err(Error::file("make the directory", &shown))?;
+        let directory = self.walk(&above).map_err(self.error("keep", path))?;
+        match keep((&parent, &name), (&directory, &name)) {
+            Err(Errno::XDEV) => self.copy_to_place(path, self, &aside)?,
+            kept => kept.map_err(self.error("keep", path))?,
+        }
+        rustix::fs::fsync(&directory).map_err(self.error("keep", path))
     }
 
     /// Makes the spare of `path` its file on the shelf, so that it can be changed. None if there is
@@ -328,6 +353,27 @@ impl Destination {
             opened => opened,
         });
         opened.map_err(self.error(action, place))
+    }
+}
+
+/// Gives a file a second name, replacing what has that. On a file system without links the file
+/// moves.
+fn keep(
+    (from, name): (&OwnedFd, &OsStr),
+    (to, new_name): (&OwnedFd, &OsStr),
+) -> rustix::io::Result<()> {
+    let link = || rustix::fs::linkat(from, name, to, new_name, AtFlags::empty());
+    let linked = match link() {
+        Err(Errno::EXIST) => {
+            rustix::fs::unlinkat(to, new_name, AtFlags::empty()).and_then(|()| link())
+        }
+        linked => linked,
+    };
+    match linked {
+        Err(Errno::PERM | Errno::NOSYS | Errno::OPNOTSUPP | Errno::MLINK) => {
+            rustix::fs::renameat(from, name, to, new_name)
+        }
+        linked => linked,
     }
 }
 
