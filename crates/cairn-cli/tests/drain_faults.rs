@@ -206,6 +206,50 @@ two" ]
     }
 }
 
+/// Mechanism: `cairn restore` took the manifest of a lost store as it was, and the turn that its
+/// agent had begun was finished afterwards. Consequence: the new store had older contents than the
+/// copies that were said to be its own. Fix: the turn is finished first.
+#[test]
+fn store_is_restored_from_a_directory_whose_turn_was_cut_off() {
+    let sandbox = Sandbox::new();
+    let script = r#"
+import glob, json, os, signal, subprocess, time
+out, cairn = os.environ['OUT'], os.environ['CAIRN']
+def write(text):
+    for number in range(500):
+        with open(f'/cairn/f{number}', 'w') as file: file.write(text)
+def is_turning():
+    return any(os.path.isfile(path) for path in glob.glob(out + '/.cairn-*'))
+write('first')
+subprocess.run([cairn, 'drain', 'lost'], check=True)
+status = subprocess.run([cairn, 'status', 'lost', '--json'], check=True, stdout=subprocess.PIPE).stdout
+agent = json.loads(status)[0]['agent']['pid']
+stopped, limit, count = False, time.monotonic() + 300, 0
+while not stopped:
+    count += 1
+    write(f'text {count}')
+    while not is_turning():
+        assert time.monotonic() < limit, 'no turn was seen'
+    os.kill(agent, signal.SIGSTOP)
+    stopped = is_turning()
+    if not stopped: os.kill(agent, signal.SIGCONT)
+os.rename(out, os.path.join(out, '../lost'))
+os.kill(agent, signal.SIGKILL)
+os.kill(os.getpid(), signal.SIGKILL)
+"#;
+    let out = sandbox.out();
+    let mut command = sandbox.command(&["run", "--job", "lost", "--persist"]);
+    command.arg(&out).args(["--", "python3", "-c", script]).env("CAIRN", CAIRN).env("OUT", &out);
+    let ran = Ran::of(command.output().expect("starts"), "run".to_string());
+    ran.ends_with(137);
+    sandbox.cairn(&["rm", "lost", "--discard"]).succeeds();
+    let lost = out.with_file_name("lost").display().to_string();
+    sandbox.cairn(&["restore", &lost]).succeeds();
+    let compare = format!("cd /cairn && for f in f*; do cmp $f {lost}/$f || exit 1; done");
+    sandbox.cairn(&["run", "--job", "lost", "--", "bash", "-c", &compare]).succeeds();
+    sandbox.cairn(&["verify", "--persist", &lost]).succeeds();
+}
+
 /// A file system in user space without a server makes everybody wait, as a network file system does
 /// whose server is gone.
 #[test]
