@@ -22,6 +22,7 @@ use std::io;
 use std::path::Path;
 
 use crate::checkpoint::sets::register::Level;
+use crate::model::checkpoint_name::Step;
 use crate::model::store_file;
 
 /// Name of the file in the store's directory.
@@ -130,7 +131,7 @@ pub struct Set {
     pub name: String,
     /// Step, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub step: Option<u64>,
+    pub step: Option<Step>,
     /// Number of files.
     pub files: u64,
     /// Total size of the files.
@@ -391,7 +392,7 @@ mod tests {
         Set {
             id,
             name: format!("f.{id}"),
-            step: Some(id),
+            step: Some(Step::from(id)),
             files: 2,
             bytes: 1 << 20,
             from_ms: id,

@@ -342,8 +342,8 @@ with open('/cairn/a', 'ab') as file: file.write(b'.')
     assert!(copy.len() == 1_500_001 && copy.starts_with(b"nnn"));
 }
 
-/// Mechanism: an input whose data came on demand was known by its inode alone. Consequence: when the
-/// job had written the file anew and it had given up its data, it came back with those of the
+/// Mechanism: an input whose data came on demand was known by its inode alone. Consequence: when
+/// the job had written the file anew and it had given up its data, it came back with those of the
 /// input. Fix: the version of the data tells.
 #[test]
 fn input_that_was_written_anew_comes_back_with_its_new_bytes() {

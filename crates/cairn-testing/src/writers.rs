@@ -239,7 +239,7 @@ impl World {
             }
             let parent = self.tree.get_mut(&parent).expect("was made");
             // A new entry clears the mark of a renamed directory.
-            (parent.renamed, parent.mtime_ns) = (false, mtime_ns);
+            (parent.renamed, parent.written_ns) = (false, mtime_ns);
         }
         self.inodes += 1;
         let node = Node {
@@ -248,6 +248,7 @@ impl World {
             bytes: 10,
             mode: 0o644,
             mtime_ns,
+            written_ns: mtime_ns,
             links: 1,
             renamed: false,
             version: 1,
@@ -288,7 +289,7 @@ impl World {
                 }
                 let node = self.tree.get_mut(&path).expect("was made");
                 (node.open, node.unclean, node.torn) = (true, false, false);
-                (node.version, node.mtime_ns) = (node.version + 1, event.at_ns);
+                (node.version, node.written_ns) = (node.version + 1, event.at_ns);
                 self.owners.insert(path.clone(), step);
                 self.writers.insert(path, event.rank);
             }
@@ -296,7 +297,7 @@ impl World {
                 self.writers.remove(&path);
                 let node = self.tree.get_mut(&path).expect("is open");
                 (node.open, node.version) = (false, node.version + 1);
-                node.mtime_ns = event.at_ns;
+                node.written_ns = event.at_ns;
             }
             Act::Rename(to) => self.rename(&path, &parsed(to), step),
             Act::Link(to) => {

@@ -134,7 +134,7 @@ mod tests {
     fn checkpoint_in_the_persist_directory_is_safe_on_both_levels() {
         let checkpoint = |id: u64, level| Checkpoint {
             id,
-            name: Name { family: Family(b"f.{step}".to_vec()), step: Some(id) },
+            name: Name { family: Family(b"f.{step}".to_vec()), step: Some(id.into()) },
             ordinal: id,
             completed_ns: 0,
             modified_ns: id as i64 * 1_500_000_000,

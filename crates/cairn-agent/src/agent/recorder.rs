@@ -402,7 +402,7 @@ impl Recorder {
         let from_ms = from_ms.min(complete_ms);
         Set {
             id: known.id,
-            step: known.name.step,
+            step: known.name.step.clone(),
             name,
             files: known.files.len() as u64,
             bytes: known.bytes(),

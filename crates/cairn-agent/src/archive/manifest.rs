@@ -69,7 +69,7 @@ impl Manifest {
     /// Returns the name of the manifest object, after the job.
     pub fn object(&self) -> String {
         let store: String = self.store.chars().take(STORE_DIGITS).collect();
-        let step = self.name.step.map(|step| format!("{step}-")).unwrap_or_default();
+        let step = self.name.step.as_ref().map(|step| format!("{step}-")).unwrap_or_default();
         format!("{STEM}{step}{store}.{}.json", self.id)
     }
 
@@ -88,14 +88,13 @@ impl Manifest {
         let is_there = |member: &Member| {
             self.file(&member.path).is_some_and(|file| file.content.bytes == member.bytes)
         };
-        let modified_ns = match known.files.len() == self.files.len() {
-            true => Some(self.modified_ns),
-            false => {
-                let there = known.files.iter().filter_map(|member| self.file(&member.path));
-                there.map(|file| file.modified_ns).max()
-            }
+        let is_of_time = || {
+            let there = known.files.iter().filter_map(|member| self.file(&member.path));
+            let is_rest = known.files.len() < self.files.len();
+            let newest_ns = there.map(|file| file.modified_ns).max().filter(|_| is_rest);
+            [Some(self.modified_ns), newest_ns].contains(&Some(known.modified_ns))
         };
-        modified_ns == Some(known.modified_ns) && known.files.iter().all(is_there)
+        is_of_time() && known.files.iter().all(is_there)
     }
 
     /// Whether this is a remainder of `whole`: the store had dropped some of its files.
@@ -125,7 +124,7 @@ mod tests {
 
     #[test]
     fn manifest_is_read_back_and_named_by_step_store_and_number() {
-        let name = Name { family: Family(b"r.{step}".to_vec()), step: Some(300) };
+        let name = Name { family: Family(b"r.{step}".to_vec()), step: Some(300.into()) };
         let path = FilePath::parse(b"r.300").expect("a path");
         let content = CheckpointFile { path, bytes: 5, crc32c: 7 };
         let manifest = Manifest {
@@ -147,7 +146,7 @@ mod tests {
     #[test]
     fn rest_of_a_checkpoint_is_there_with_it_and_one_that_was_written_again_is_not() {
         let path = |text: &str| FilePath::parse(text.as_bytes()).expect("a path");
-        let name = Name { family: Family(b"ckpt-{step}".to_vec()), step: Some(1) };
+        let name = Name { family: Family(b"ckpt-{step}".to_vec()), step: Some(1.into()) };
         let manifest = |id, files: &[(&str, u32)]| {
             let file = |(name, crc32c): &(&str, u32)| {
                 let content = CheckpointFile { path: path(name), bytes: 5, crc32c: *crc32c };

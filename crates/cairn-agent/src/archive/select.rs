@@ -65,7 +65,7 @@ mod tests {
     use crate::persist::manifest::CheckpointFile;
 
     fn known(step: u64, second: i64) -> Checkpoint {
-        let name = Name { family: Family(b"f.{step}".to_vec()), step: Some(step) };
+        let name = Name { family: Family(b"f.{step}".to_vec()), step: Some(step.into()) };
         let modified_ns = second * NANOSECONDS_PER_SECOND;
         let (wanted, level) = (Level::Node, Level::Node);
         let (id, ordinal, completed_ns) = (step, step, modified_ns);

@@ -74,7 +74,7 @@ mod tests {
         let path = FilePath::parse(format!("{family}.{step}").as_bytes()).expect("a path");
         Checkpoint {
             id: step,
-            name: Name { family: Family(family.as_bytes().to_vec()), step: Some(step) },
+            name: Name { family: Family(family.as_bytes().to_vec()), step: Some(step.into()) },
             ordinal: step,
             completed_ns: second * NANOSECONDS_PER_SECOND,
             modified_ns: second * NANOSECONDS_PER_SECOND,

@@ -17,6 +17,7 @@
 mod companions;
 pub mod lag;
 pub mod marks;
+mod names;
 mod numbered;
 pub mod pattern;
 pub mod policy;
@@ -100,7 +101,14 @@ pub enum Reason {
 impl Reason {
     /// Whether a set with this reason may in fact be complete.
     pub fn leaves_open(&self) -> bool {
-        matches!(self, Reason::Unproven(None) | Reason::Uncertain | Reason::Abandoned)
+        matches!(
+            self,
+            Reason::Unproven(None)
+                | Reason::Uncertain
+                | Reason::Abandoned
+                | Reason::Torn(_)
+                | Reason::Fewer
+        )
     }
 }
 
@@ -141,7 +149,7 @@ pub struct Set {
     pub name: Name,
     /// Files of the set, ordered by path.
     pub members: Vec<Member>,
-    /// Time of the last change of any file, nanoseconds since the epoch.
+    /// When any of its files was last written, nanoseconds since the epoch.
     pub newest_ns: i64,
     /// State of the set.
     pub standing: DrainProgress,
@@ -286,8 +294,12 @@ impl Draft<'_> {
         let find = |path: &FilePath| groves.iter().find_map(|(_, tree)| tree.get(path));
         let parents = self.files.iter().filter_map(|(path, _)| Some(path.split()?.0));
         let all: BTreeSet<FilePath> = parents.chain([directory.clone()]).collect();
-        self.entries_ns = all.iter().filter_map(find).map(|node| node.mtime_ns).max().unwrap_or(0);
-        self.is_renamed = find(directory).is_some_and(|node| node.renamed);
+        let written = all.iter().filter_map(find).map(|node| node.written_ns);
+        self.entries_ns = written.max().unwrap_or(0);
+        let last_ns = newest_ns(self).max(self.entries_ns);
+        // Whatever is written or removed in it later makes it a directory like others.
+        self.is_renamed =
+            find(directory).is_some_and(|node| node.renamed && last_ns <= node.written_ns);
     }
 }
 
@@ -317,7 +329,7 @@ fn member((path, node): (&FilePath, &Node)) -> Member {
 }
 
 fn newest_ns(draft: &Draft<'_>) -> i64 {
-    draft.files.iter().map(|(_, node)| node.mtime_ns).max().unwrap_or(0)
+    draft.files.iter().map(|(_, node)| node.written_ns).max().unwrap_or(0)
 }
 
 /// A file with its path as the writing program sees it.
@@ -350,7 +362,7 @@ fn drafts<'a>(
     let mut unnamed = Vec::new();
     for candidate in groves.iter().copied().flat_map(candidates) {
         let Candidate { path, node, .. } = candidate;
-        if let Some(mark) = marks::mark_of(situation.marks, node.mtime_ns, situation.now_ns) {
+        if let Some(mark) = marks::mark_of(situation.marks, node.written_ns, situation.now_ns) {
             let draft = drafts.entry(mark.name.clone()).or_default();
             draft.mark = Some(mark);
             draft.files.push((path, node));
@@ -360,15 +372,39 @@ fn drafts<'a>(
             unnamed.push(candidate);
         }
     }
-    let numbered = unnamed.iter().map(|file| numbered::File {
-        key: file,
-        path: file.inner.as_bytes(),
-        mtime_ns: file.node.mtime_ns,
-        is_left: file.node.mtime_ns < situation.ended_ns,
+    let published = published(groves, &unnamed, situation.is_known);
+    let units = unnamed.iter().zip(&published).filter_map(|(file, directory)| {
+        let is_left = file.node.written_ns < situation.ended_ns;
+        match directory {
+            None => Some(numbered::File {
+                key: (file, None),
+                path: file.inner.as_bytes(),
+                written_ns: file.node.written_ns,
+                is_left,
+                is_directory: false,
+            }),
+            // Its first file stands for it.
+            Some(directory) if directory.first == file.path => Some(numbered::File {
+                key: (file, Some(directory.path)),
+                path: &directory.inner,
+                written_ns: directory.written_ns,
+                is_left,
+                is_directory: true,
+            }),
+            Some(_) => None,
+        }
     });
     let (ranks, is_known) = (situation.ranks, situation.is_known);
-    for (candidate, position) in numbered::positions(numbered, ranks, is_known) {
-        put(&mut drafts, position, candidate);
+    let mut of_directories: BTreeMap<&FilePath, Position> = BTreeMap::new();
+    for ((candidate, directory), position) in numbered::positions(units, ranks, is_known) {
+        match directory {
+            None => put(&mut drafts, position, candidate),
+            Some(directory) => drop(of_directories.insert(directory, position)),
+        }
+    }
+    for (file, directory) in unnamed.iter().zip(&published) {
+        let position = directory.as_ref().and_then(|it| of_directories.get(it.path));
+        position.into_iter().for_each(|position| put(&mut drafts, position.clone(), file));
     }
     // A set that the user or the program declares is not joined with others.
     let is_said = |path: &FilePath| {
@@ -378,6 +414,67 @@ fn drafts<'a>(
     companions::join(drafts, &|draft| {
         draft.mark.is_some() || draft.files.first().is_some_and(|(path, _)| is_said(path))
     })
+}
+
+/// A directory that was renamed into place, with all that is in it.
+struct Published<'a> {
+    path: &'a FilePath,
+    /// Its path as the writing program sees it, with a slash behind it.
+    inner: Vec<u8>,
+    written_ns: i64,
+    /// Its first file.
+    first: &'a FilePath,
+}
+
+/// Returns for each of `files` the topmost directory above it that has a number in its name, and
+/// was renamed into place after all in it had been written, or is of a known family.
+fn published<'a>(
+    groves: &[NamespaceTree<'a>],
+    files: &[Candidate<'a>],
+    is_known: &dyn Fn(&Family) -> bool,
+) -> Vec<Option<Published<'a>>> {
+    let mut directories: BTreeMap<&FilePath, (FilePath, i64)> = BTreeMap::new();
+    for (prefix, tree) in groves {
+        for (path, node) in tree.iter().filter(|(_, node)| node.kind == Kind::Directory) {
+            let Some(inner) = path.strip_prefix(prefix) else { continue };
+            if node.renamed && numbered::has_step(&inner) {
+                directories.insert(path, (inner, node.written_ns));
+            } else if numbered::families_of(&inner).iter().any(is_known) {
+                directories.insert(path, (inner, i64::MAX));
+            }
+        }
+    }
+    let above = |path: &FilePath| -> Option<&'a FilePath> {
+        let mut parents: Vec<FilePath> =
+            std::iter::successors(path.split().map(|(parent, _)| parent), |path| {
+                Some(path.split()?.0)
+            })
+            .collect();
+        parents.reverse();
+        parents.iter().find_map(|path| Some(*directories.get_key_value(path)?.0))
+    };
+    if directories.is_empty() {
+        return files.iter().map(|_| None).collect();
+    }
+    let places: Vec<Option<&FilePath>> = files.iter().map(|file| above(file.path)).collect();
+    let mut first: BTreeMap<&FilePath, &FilePath> = BTreeMap::new();
+    let mut newest: BTreeMap<&FilePath, i64> = BTreeMap::new();
+    let mut written_later: BTreeSet<&FilePath> = BTreeSet::new();
+    for (file, place) in files.iter().zip(&places) {
+        let Some(place) = place else { continue };
+        first.entry(place).or_insert(file.path);
+        if file.node.written_ns > directories[place].1 {
+            written_later.insert(place);
+        }
+        let newest = newest.entry(place).or_insert(i64::MIN);
+        *newest = file.node.written_ns.max(*newest);
+    }
+    let of = |place: Option<&'a FilePath>| {
+        let path = place.filter(|place| !written_later.contains(place))?;
+        let (inner, first) = ([directories[path].0.as_bytes(), b"/"].concat(), first[path]);
+        Some(Published { path, inner, written_ns: newest[path], first })
+    };
+    places.into_iter().map(of).collect()
 }
 
 fn put<'a>(drafts: &mut BTreeMap<Name, Draft<'a>>, position: Position, candidate: &Candidate<'a>) {
@@ -418,15 +515,20 @@ fn standing(
     if let Some(path) = of(|node| node.torn).filter(|_| !is_marked) {
         return DrainProgress::Broken(Reason::Torn(path));
     }
-    if (situation.was_abandoned)(members) {
+    let usual = (situation.usual)(&name.family);
+    let is_usual = usual.is_some_and(|usual| usual.is_all_in(members, draft.depth()));
+    let last = (situation.last_complete)(name);
+    let is_mixed = last.is_some_and(|last| is_mixed(last, members)) || siblings.is_straddling(name);
+    // What a whole one has tells what an abandoned one lacks.
+    if (situation.was_abandoned)(members) && (!is_usual || is_mixed) {
         return DrainProgress::Broken(Reason::Abandoned);
     }
     let is_over = situation.run == Run::Succeeded;
-    let last = (situation.last_complete)(name);
     if last == Some(members) {
         return DrainProgress::Complete;
     }
-    if !is_over && draft.mark.is_none() && (situation.has_abandoned)(members) {
+    let is_left = (situation.was_abandoned)(members);
+    if !is_over && !is_left && draft.mark.is_none() && (situation.has_abandoned)(members) {
         return DrainProgress::Broken(Reason::Abandoned);
     }
     // If the clock went back, the age is 0, so the set waits.
@@ -435,13 +537,20 @@ fn standing(
         patience.saturating_sub(Duration::from_nanos(age_ns as u64))
     };
     let patience = situation.settle * PATIENCE_FACTOR;
-    if last.is_some_and(|last| is_part(members, last)) && !is_over {
+    if last.is_some_and(|last| is_part(members, last)) {
+        if is_over {
+            return DrainProgress::Complete;
+        }
         let since_ns = (situation.left_since)(name, members).unwrap_or(situation.now_ns);
         let left = left_of(patience, since_ns);
         return match left.is_zero() {
             true => DrainProgress::Complete,
             false => DrainProgress::Waiting(Reason::Leaving(left)),
         };
+    }
+    if draft.is_renamed && draft.mark.is_none() {
+        // Its rename is its end, whatever its files are called.
+        return DrainProgress::Complete;
     }
     let is_superseded = siblings.is_superseded(name);
     if let Some(mark) = draft.mark {
@@ -453,14 +562,8 @@ fn standing(
             }
         };
     }
-    let usual = (situation.usual)(&name.family);
-    let is_usual = usual.is_some_and(|usual| {
-        members.len() >= usual.files.len()
-            && (is_superseded || usual.is_all_in(name.step, members, draft.depth()))
-    });
     // A program that ended well has rewritten everything it wanted to.
-    let is_mixed = !is_over
-        && (last.is_some_and(|last| is_mixed(last, members)) || siblings.is_straddling(name));
+    let is_mixed = is_mixed && !is_over;
     if is_usual && !is_mixed && (is_over || !draft.is_uncertain) {
         return DrainProgress::Complete;
     }
@@ -480,11 +583,14 @@ fn standing(
     let is_patient = usual.is_some() || is_mixed || is_short || missing.is_some();
     let changed_ns = newest_ns(draft).max(draft.entries_ns);
     let left = left_of(if is_patient { patience } else { situation.settle }, changed_ns);
-    let is_published = is_single_file(&name.family, draft) || draft.is_renamed;
-    // Either a later set was begun, and no earlier one tells whether others must follow; or all
-    // writers of this set have moved on.
-    let is_followed = is_superseded && usual.is_none() || siblings.is_followed(name);
-    let is_whole = (is_published || is_followed) && !is_short && !is_mixed && !draft.is_uncertain;
+    let is_published = is_single_file(&name.family, draft);
+    // No earlier set tells whether others must follow. A later one was begun, or has been written
+    // by all writers of this one.
+    let is_followed = is_superseded || siblings.is_followed(name);
+    let is_whole = (is_published || usual.is_none() && is_followed)
+        && !is_short
+        && !is_mixed
+        && !draft.is_uncertain;
     // Not all ranks of a program have to write, but those that do are always the same.
     let are_writers =
         left.is_zero() && siblings.have_same_ranks(name) && siblings.is_followed(name);
@@ -515,7 +621,7 @@ fn is_mixed(last: &[Member], members: &[Member]) -> bool {
     members.iter().any(is_same) && members.iter().any(is_other)
 }
 
-/// Whether a set of this family can have only one file.
+/// Whether a set of this family can have only one file, which was closed.
 fn is_single_file(family: &Family, draft: &Draft<'_>) -> bool {
     let has = |word: &[u8]| family.0.windows(word.len()).any(|part| part == word);
     draft.directory.is_none() && !has(b"{any}") && !has(b"{rank}")

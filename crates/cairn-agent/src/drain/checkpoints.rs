@@ -32,7 +32,7 @@ use crate::persist::destination::Destination;
 use crate::persist::ledger::Ledger;
 use crate::persist::manifest::Manifest;
 use crate::store::inputs::{Content, Inputs, SourceState, Staged};
-use crate::store::node::{Kind, Node};
+use crate::store::node::{Kind, Node, Tree};
 use crate::store::volume::now;
 
 /// The checkpoints of one store.
@@ -58,6 +58,16 @@ pub struct Checkpoints {
     /// Whether a run was under way before the pass asked how it ended: it may have reported its end
     /// and gone since.
     pub run_was_seen: bool,
+}
+
+/// A checkpoint that a store was filled with.
+pub struct Filled<'a> {
+    /// Its name.
+    pub name: &'a Name,
+    /// Its files, ordered by path.
+    pub files: Vec<&'a FilePath>,
+    /// When it was written, nanoseconds since the epoch, if that is known.
+    pub modified_ns: Option<i64>,
 }
 
 /// State of the run during a look.
@@ -160,11 +170,12 @@ impl Checkpoints {
         self.save()
     }
 
-    /// Registers the checkpoints that a new store was filled with. `filled` lists the files of
-    /// each, oldest first. They count as complete and keep this order.
-    pub fn adopt(&mut self, groves: &[NamespaceTree<'_>], filled: &[Vec<&FilePath>]) -> Result<()> {
-        let places = filled.iter().enumerate().map(|(place, files)| (&files[..], place));
+    /// Registers the checkpoints that a new store was filled with, oldest first. They count as
+    /// complete and keep this order and their times.
+    pub fn adopt(&mut self, groves: &[NamespaceTree<'_>], filled: &[Filled<'_>]) -> Result<()> {
+        let places = filled.iter().enumerate().map(|(place, one)| (&one.files[..], place));
         let places: HashMap<&[&FilePath], usize> = places.collect();
+        self.register.know(filled.iter().map(|one| &one.name.family));
         let marks = marks::marks(&marks::read(&self.store)?);
         // Also while a repair works on them.
         let sets = self.sets(groves, &marks, running(!self.is_run_under_way()), None)?;
@@ -172,8 +183,13 @@ impl Checkpoints {
             let paths: Vec<&FilePath> = set.members.iter().map(|member| &member.path).collect();
             places.get(&paths[..]).copied()
         };
-        let mut whole: Vec<&Set> = sets.iter().filter(|set| place(set).is_some()).collect();
-        whole.sort_by_cached_key(place);
+        let mut whole: Vec<(usize, Set)> =
+            sets.iter().filter_map(|set| Some((place(&set)?, set.clone()))).collect();
+        whole.sort_by_key(|(place, _)| *place);
+        for (place, set) in &mut whole {
+            set.newest_ns = filled[*place].modified_ns.unwrap_or(set.newest_ns);
+        }
+        let whole: Vec<&Set> = whole.iter().map(|(_, set)| set).collect();
         self.register.adopt(&whole, &self.rules, now().0);
         self.save()
     }
@@ -325,10 +341,13 @@ impl Checkpoints {
         let repair = Repair::load(&self.store)?.map(|repair| repair.places());
         let run = course.run;
         let mut sets = self.sets(groves, &marks, course, repair.as_ref())?;
-        if run == Run::Failed {
-            // Take complete sets first: their sizes tell how large the others should be.
-            self.take(&sets, &notes);
+        let known = self.register.next_id();
+        self.take(&sets, &notes);
+        if run == Run::Failed || self.register.next_id() > known {
+            // What is complete tells what the others lack.
             sets = self.sets(groves, &marks, course, repair.as_ref())?;
+        }
+        if run == Run::Failed {
             self.register.abandon(&sets);
             for set in &mut sets {
                 match set.standing {
@@ -395,8 +414,21 @@ impl Checkpoints {
             marks,
             is_idle: run == Run::Running && is_idle,
         };
-        let mut sets = self.register.survey(groves, &self.rules, moment);
         let inputs = self.inputs();
+        // Inputs are as old as they were where they came from.
+        let mut trees: Vec<Tree> = Vec::new();
+        if !inputs.is_empty() {
+            trees.extend(groves.iter().map(|(_, tree)| (*tree).clone()));
+            for (path, node) in trees.iter_mut().flatten() {
+                if inputs.is_unchanged(path, node) {
+                    node.written_ns = node.mtime_ns;
+                }
+            }
+        }
+        let aged: Vec<NamespaceTree<'_>> =
+            groves.iter().zip(&trees).map(|((prefix, _), tree)| (*prefix, tree)).collect();
+        let groves = if trees.is_empty() { groves } else { &aged[..] };
+        let mut sets = self.register.survey(groves, &self.rules, moment);
         if !inputs.is_empty() {
             // The job has not written them, whatever they are called.
             let node = |path: &FilePath| groves.iter().find_map(|(_, tree)| tree.get(path));

@@ -508,6 +508,7 @@ mod tests {
             bytes: 10,
             mode: 0o644,
             mtime_ns: 5,
+            written_ns: 5,
             renamed: false,
             version,
             unclean: false,

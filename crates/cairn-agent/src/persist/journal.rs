@@ -3,7 +3,8 @@
 //! Must stay true: nothing in the directory changes before the journal has all steps of the turn,
 //! durably, with its end. A journal without its end announced a turn that did not begin. It is
 //! removed only after the manifest on disk has the results, and the number of the turn: a journal
-//! of that turn that is still there is over, because its steps cannot be carried out on the results.
+//! of that turn that is still there is over, because its steps cannot be carried out on the
+//! results.
 //!
 //! Does not carry out steps; `ledger.rs` does.
 

@@ -64,8 +64,8 @@ impl Ledger {
         })
     }
 
-    /// Opens the directory and the manifest of the store of `job`. `settle` takes the result of each
-    /// step of a turn that an agent of the store had begun when it died.
+    /// Opens the directory and the manifest of the store of `job`. `settle` takes the result of
+    /// each step of a turn that an agent of the store had begun when it died.
     fn open_and_finish(
         path: &Path,
         job: &Job,

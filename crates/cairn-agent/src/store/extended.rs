@@ -7,7 +7,7 @@ use cairn_core::{ExtendedAttributes, ExtendedUpdate, InodeId};
 use cairn_platform::checksum;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -38,12 +38,8 @@ pub struct Extended(BTreeMap<Vec<u8>, Vec<u8>>);
 /// Bytes of a name or a value in a file of ours.
 #[derive(Clone, Serialize, Deserialize)]
 struct Bytes(
-    #[serde(serialize_with = "serialize_slice", deserialize_with = "deserialize_bytes")] Vec<u8>,
+    #[serde(serialize_with = "serialize_bytes", deserialize_with = "deserialize_bytes")] Vec<u8>,
 );
-
-fn serialize_slice<S: Serializer>(bytes: &Vec<u8>, serializer: S) -> Result<S::Ok, S::Error> {
-    serialize_bytes(bytes, serializer)
-}
 
 impl From<Vec<(Bytes, Bytes)>> for Extended {
     fn from(pairs: Vec<(Bytes, Bytes)>) -> Extended {

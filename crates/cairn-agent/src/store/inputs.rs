@@ -276,6 +276,7 @@ mod tests {
             bytes: 1,
             mode: 0o644,
             mtime_ns: 0,
+            written_ns: 0,
             links: 1,
             renamed: false,
             version,

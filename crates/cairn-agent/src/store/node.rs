@@ -32,6 +32,10 @@ pub struct Node {
     pub mode: u32,
     /// Modification time, nanoseconds since the epoch.
     pub mtime_ns: i64,
+    /// When its data were last written, or a directory got its name or an entry changed,
+    /// nanoseconds since the epoch: by our own clock, also where the program has set a modification
+    /// time.
+    pub written_ns: i64,
     /// Number of hard links of a regular file; at least 1.
     pub links: u32,
     /// Whether it is a directory that got its name by `rename`, with its content.

@@ -482,6 +482,18 @@ impl Drop for OpenFile<'_> {
     }
 }
 
+/// Returns when the data of a file were last written, or when a directory got its name or an entry
+/// changed. A program may have set the modification time: then it lies outside of the life of the
+/// file, as far as we know it, and the last change counts.
+fn written_ns(attributes: &Attributes) -> i64 {
+    let life = attributes.born.0..=attributes.changed.0;
+    let modified = attributes.modified.0;
+    match life.contains(&modified) && !attributes.is_directory() {
+        true => modified,
+        false => attributes.changed.0,
+    }
+}
+
 fn node(attributes: &Attributes, target: Vec<u8>, extended: Extended) -> Node {
     let kind = if attributes.is_directory() {
         Kind::Directory
@@ -496,6 +508,7 @@ fn node(attributes: &Attributes, target: Vec<u8>, extended: Extended) -> Node {
         bytes: if kind == Kind::File { attributes.size } else { 0 },
         mode: attributes.mode & 0o7777,
         mtime_ns: attributes.modified.0,
+        written_ns: written_ns(attributes),
         renamed: attributes.renamed,
         version: attributes.version,
         unclean: attributes.unclean,

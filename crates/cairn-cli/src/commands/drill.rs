@@ -7,6 +7,7 @@
 //! ends the drill ends the run. The drill does not judge the program's results, only how it ends.
 
 use cairn_agent::checkpoint::sets::register::Checkpoint;
+use cairn_agent::model::checkpoint_name::Step;
 use cairn_agent::store::volume::now;
 use cairn_device::MediumKind;
 use cairn_device::media::medium::{self, Contents};
@@ -119,7 +120,7 @@ struct Kill {
     after_seconds: f64,
     /// Newest complete checkpoint, from which it was restarted; null if there was none.
     checkpoint: Option<String>,
-    step: Option<u64>,
+    step: Option<Step>,
     /// Lost work in seconds: since that checkpoint was written, or since the start.
     lost_seconds: f64,
     /// Checkpoints that it was writing.
@@ -316,7 +317,7 @@ impl Drill<'_> {
         Ok(Kill {
             after_seconds: ran.as_secs_f64(),
             checkpoint: newest.map(|known| known.name.to_string()),
-            step: newest.and_then(|known| known.name.step),
+            step: newest.and_then(|known| known.name.step.clone()),
             lost_seconds: newest.map_or(ran.as_secs_f64(), seconds_since),
             unfinished: found.unfinished.iter().map(|one| one.name.to_string()).collect(),
             files,

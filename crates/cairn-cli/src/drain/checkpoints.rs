@@ -8,8 +8,8 @@
 use cairn_agent::checkpoint::sets::policy::MATCHING;
 use cairn_agent::checkpoint::sets::register::{Checkpoint, Level};
 use cairn_agent::checkpoint::sets::{self, Member, NamespaceTree};
-use cairn_agent::drain::checkpoints::{Checkpoints, View};
-use cairn_agent::model::checkpoint_name::{Family, Name};
+use cairn_agent::drain::checkpoints::{Checkpoints, Filled, View};
+use cairn_agent::model::checkpoint_name::{Family, Name, Step};
 use cairn_agent::model::drain_task::DrainTask;
 use cairn_agent::model::path::{FilePath, serialize_bytes};
 use cairn_agent::model::protocol::Unfinished;
@@ -108,8 +108,12 @@ pub fn adopt(
     filled: &[&manifest::Checkpoint],
 ) -> Result<()> {
     let trees = trees(volumes)?;
-    let paths = filled.iter().map(|known| known.files.iter().map(|file| &file.path).collect());
-    let filled: Vec<Vec<_>> = paths.collect();
+    let filled = filled.iter().map(|known| Filled {
+        name: &known.name,
+        files: known.files.iter().map(|file| &file.path).collect(),
+        modified_ns: Some(known.modified_ns),
+    });
+    let filled: Vec<Filled<'_>> = filled.collect();
     let mut checkpoints = Checkpoints::load(store.directory(), &store.job)?;
     Ok(checkpoints.adopt(&groves(volumes, &trees), &filled)?)
 }
@@ -126,10 +130,12 @@ pub fn current(store: &OpenStore, volumes: &[Volume]) -> Result<Checkpoints> {
 pub fn take_up(
     checkpoints: &mut Checkpoints,
     volumes: &[Volume],
+    name: &Name,
     files: Vec<&FilePath>,
 ) -> Result<()> {
     let trees = trees(volumes)?;
-    Ok(checkpoints.adopt(&groves(volumes, &trees), &[files])?)
+    let filled = Filled { name, files, modified_ns: None };
+    Ok(checkpoints.adopt(&groves(volumes, &trees), &[filled])?)
 }
 
 /// A path as programs see it.
@@ -142,6 +148,18 @@ impl Serialize for SeenPath {
     }
 }
 
+/// Writes the value of a step, for programs that compare steps.
+fn write_value<S: Serializer>(
+    step: &Option<Step>,
+    serializer: S,
+) -> core::result::Result<S::Ok, S::Error> {
+    match step.as_ref().map(|step| (step.whole_number(), step)) {
+        None => serializer.serialize_none(),
+        Some((Some(number), _)) => serializer.serialize_u64(number),
+        Some((None, step)) => serializer.serialize_f64(step.approximate()),
+    }
+}
+
 /// A checkpoint in the list.
 #[derive(Debug, Serialize)]
 struct Row {
@@ -149,7 +167,8 @@ struct Row {
     id: Option<u64>,
     /// Its family: the newer checkpoints of a family replace the older ones.
     family: Family,
-    step: Option<u64>,
+    #[serde(serialize_with = "write_value")]
+    step: Option<Step>,
     /// Path of its only file, or of the lowest directory that contains all of them, as programs see
     /// it.
     path: SeenPath,
@@ -337,7 +356,7 @@ fn cells(row: &Row) -> [String; 7] {
     let family = output::escaped(&row.family.0);
     [
         or_dash(row.id.map(|id| id.to_string())),
-        or_dash(row.step.map(|step| step.to_string())),
+        or_dash(row.step.as_ref().map(Step::to_string)),
         row.files.to_string(),
         human(row.bytes),
         or_dash(row.age_s.map(duration::human)),

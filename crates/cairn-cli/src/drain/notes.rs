@@ -40,7 +40,7 @@ impl Notes {
     pub fn checkpoints(&self) -> Vec<Checkpoint> {
         let plain = |mark: marks::Mark| Checkpoint {
             name: mark.name.family.to_string(),
-            step: mark.name.step.unwrap_or(0),
+            step: mark.name.step.and_then(|step| step.whole_number()).unwrap_or(0),
             begun: mark.begun,
             ended: mark.ended,
             began_ns: mark.first_ns,

@@ -239,7 +239,7 @@ fn spread(mut times: Vec<f64>) -> String {
 
 /// Returns the name of a checkpoint, or a generic word.
 fn called(one: &Checkpoint) -> String {
-    match (&one.name, one.step, &one.found) {
+    match (&one.name, &one.step, &one.found) {
         (Some(name), _, Some(_)) => name.clone(),
         (Some(name), Some(step), None) => format!("{name}, step {step}"),
         _ => "checkpoint".to_string(),

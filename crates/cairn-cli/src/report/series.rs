@@ -5,6 +5,7 @@
 //! lost. The number of columns and rows is limited, however long and wide the job was.
 
 use cairn_agent::checkpoint::sets::register::Level;
+use cairn_agent::model::checkpoint_name::Step;
 use cairn_agent::timeline::{Sample, Set, Timeline};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -52,7 +53,7 @@ pub struct Row {
 pub struct Checkpoint {
     /// Its announced name; null for a burst of writing.
     pub name: Option<String>,
-    pub step: Option<u64>,
+    pub step: Option<Step>,
     /// First and last activity in milliseconds since the epoch.
     pub from_ms: u64,
     pub to_ms: u64,
@@ -264,7 +265,7 @@ fn complete(set: &Set) -> Checkpoint {
     let &Set { files, complete_ms, drained_ms, level, left_ms, .. } = set;
     Checkpoint {
         name: Some(set.name.clone()),
-        step: set.step,
+        step: set.step.clone(),
         from_ms: set.from_ms,
         to_ms: set.written_ms.max(set.from_ms),
         bytes: set.bytes,
@@ -276,13 +277,14 @@ fn announced(timeline: &Timeline) -> Vec<Checkpoint> {
     let mut found: Vec<Checkpoint> = Vec::new();
     for mark in &timeline.marks {
         let is_it = |one: &Checkpoint| {
-            one.step == Some(mark.step) && one.name.as_deref() == Some(mark.name.as_str())
+            one.step == Some(Step::from(mark.step))
+                && one.name.as_deref() == Some(mark.name.as_str())
         };
         match found.iter_mut().rev().find(|one| is_it(one)) {
             Some(known) => known.to_ms = known.to_ms.max(mark.at_ms),
             None => found.push(Checkpoint {
                 name: Some(mark.name.clone()),
-                step: Some(mark.step),
+                step: Some(Step::from(mark.step)),
                 from_ms: mark.at_ms,
                 to_ms: mark.at_ms,
                 ..Checkpoint::default()
@@ -396,7 +398,7 @@ mod tests {
         let set = |id, from_ms| Set {
             id,
             name: format!("f.{id}"),
-            step: Some(id),
+            step: Some(Step::from(id)),
             files: 2,
             bytes: 8 * MIB,
             from_ms,

@@ -10,16 +10,17 @@
 //! written more often than every other step of another is not held back by it.
 
 use super::{Draft, newest_ns};
-use crate::model::checkpoint_name::{Family, Name};
+use crate::model::checkpoint_name::{Family, Name, Step, Value};
 use crate::model::path::FilePath;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 /// Maximum number of families in a directory for which joins are tried, because each pair is
 /// compared.
 const FAMILIES_MAX: usize = 64;
 
-/// Steps of a family, each with the time of the last change of its files.
-type Steps = BTreeMap<u64, i64>;
+/// Steps of a family by value, each with its text and the time of the last write to its files.
+type Steps = BTreeMap<Value, (Step, i64)>;
 
 /// Directories with the families of their drafts and the steps of these.
 type Places = BTreeMap<FilePath, BTreeMap<Family, Steps>>;
@@ -32,21 +33,29 @@ pub fn join<'a>(
 ) -> BTreeMap<Name, Draft<'a>> {
     let mut places = Places::new();
     for (name, draft) in &drafts {
-        if let (Some(step), false, Some(place)) = (name.step, is_fixed(draft), place(draft)) {
+        if let (Some(step), false, Some(place)) = (&name.step, is_fixed(draft), place(draft)) {
             let families = places.entry(place).or_default();
-            families.entry(name.family.clone()).or_default().insert(step, newest_ns(draft));
+            let steps = families.entry(name.family.clone()).or_default();
+            steps.insert(step.value(), (step.clone(), newest_ns(draft)));
         }
     }
     for families in places.into_values().filter(|it| (2..=FAMILIES_MAX).contains(&it.len())) {
         for group in groups(&families) {
             let joined = common(&group);
-            let steps: BTreeSet<u64> =
-                group.iter().flat_map(|it| families[*it].keys().copied()).collect();
-            for step in steps {
-                let name = |family: &Family| Name { family: family.clone(), step: Some(step) };
-                let parts: Vec<Draft<'a>> =
-                    group.iter().filter_map(|family| drafts.remove(&name(family))).collect();
-                let draft = drafts.entry(name(&joined)).or_default();
+            let all = group.iter().flat_map(|family| &families[*family]);
+            let steps: BTreeMap<&Value, &Step> =
+                all.map(|(value, (step, _))| (value, step)).collect();
+            for (value, step) in steps {
+                let name = |family: &Family, step: &Step| Name {
+                    family: family.clone(),
+                    step: Some(step.clone()),
+                };
+                let part = |family: &&Family| {
+                    let (step, _) = families[*family].get(value)?;
+                    drafts.remove(&name(family, step))
+                };
+                let parts: Vec<Draft<'a>> = group.iter().filter_map(part).collect();
+                let draft = drafts.entry(name(&joined, step)).or_default();
                 for part in parts {
                     draft.files.extend(part.files);
                     draft.ranks.extend(part.ranks);
@@ -72,7 +81,6 @@ fn place(draft: &Draft<'_>) -> Option<FilePath> {
 /// Returns the groups of two or more families of a directory that belong together.
 fn groups(families: &BTreeMap<Family, Steps>) -> Vec<Vec<&Family>> {
     let newest = families.values().filter_map(|steps| steps.keys().last()).max();
-    let newest = newest.copied().unwrap_or(0);
     let mut groups: Vec<Vec<&Family>> = Vec::new();
     for (family, steps) in families {
         let is_its = |group: &Vec<&Family>| {
@@ -87,25 +95,29 @@ fn groups(families: &BTreeMap<Family, Steps>) -> Vec<Vec<&Family>> {
     groups
 }
 
-fn belong_together(one: &Steps, other: &Steps, newest: u64) -> bool {
-    let (Some((&first, _)), Some((&second, _))) = (one.first_key_value(), other.first_key_value())
+fn belong_together(one: &Steps, other: &Steps, newest: Option<&Value>) -> bool {
+    let (Some((first, _)), Some((second, _)), Some(newest)) =
+        (one.first_key_value(), other.first_key_value(), newest)
     else {
         return false;
     };
     let begin = first.max(second);
     let range = begin..newest.max(begin);
-    let steps = one.range(range.clone()).chain(other.range(range));
-    let taught: BTreeSet<u64> = steps.map(|(step, _)| *step).collect();
+    let taught: BTreeSet<&Value> = [one, other]
+        .into_iter()
+        .flat_map(|steps| steps.range(range.clone()))
+        .map(|(step, _)| step)
+        .collect();
     if taught.is_empty() {
         return one.keys().eq(other.keys());
     }
-    let is_before = |step: u64, these: &Steps, those: &Steps| {
-        let next = those.range(step + 1..).next();
-        these.get(&step).is_some_and(|time| next.is_none_or(|(_, next)| time <= next))
+    let is_before = |step: &Value, these: &Steps, those: &Steps| {
+        let next = those.range::<Value, _>((Bound::Excluded(step), Bound::Unbounded)).next();
+        these.get(step).is_some_and(|(_, time)| next.is_none_or(|(_, (_, next))| time <= next))
     };
     let both = taught
         .iter()
-        .filter(|&&step| is_before(step, one, other) && is_before(step, other, one))
+        .filter(|step| is_before(step, one, other) && is_before(step, other, one))
         .count();
     2 * both > taught.len()
 }
@@ -152,7 +164,10 @@ mod tests {
     /// Returns families with their steps, written in ascending order.
     fn families(all: &[(&str, &[u64])]) -> BTreeMap<Family, Steps> {
         let known = all.iter().map(|(family, steps)| {
-            let times = steps.iter().map(|&step| (step, step as i64));
+            let times = steps.iter().map(|&step| {
+                let time = step as i64;
+                (Step::from(step).value(), (Step::from(step), time))
+            });
             (Family(family.as_bytes().to_vec()), times.collect())
         });
         known.collect()
@@ -201,7 +216,7 @@ mod tests {
         let mut known = families(&[("f.{step}", &[1, 2, 3, 4]), ("other{step}", &[1, 2, 3, 4])]);
         assert_eq!(groups(&known).len(), 1);
         for time in known.values_mut().nth(1).expect("is there").values_mut() {
-            *time = 0;
+            time.1 = 0;
         }
         assert_eq!(groups(&known).len(), 0);
     }

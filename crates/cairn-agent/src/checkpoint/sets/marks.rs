@@ -12,7 +12,7 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::Path;
 
-use crate::model::checkpoint_name::{Family, Name};
+use crate::model::checkpoint_name::{Family, Name, Step};
 use crate::model::error::{Error, Result};
 
 /// Number of hints at the front of [`HINTS`] that state the purpose of a file; one of them holds.
@@ -104,13 +104,14 @@ pub fn marks(notes: &[Note]) -> Vec<Mark> {
 }
 
 /// Returns the checkpoint during which a file was last changed.
-pub fn mark_of(marks: &[Mark], mtime_ns: i64, now_ns: i64) -> Option<&Mark> {
+pub fn mark_of(marks: &[Mark], written_ns: i64, now_ns: i64) -> Option<&Mark> {
     let last_ns = |mark: &Mark| match mark.cut_off_ns {
         Some(cut_off_ns) => cut_off_ns,
         None if mark.is_done_by_all() => mark.last_ns,
         None => now_ns,
     };
-    let during = marks.iter().filter(|mark| mark.first_ns <= mtime_ns && mtime_ns <= last_ns(mark));
+    let during =
+        marks.iter().filter(|mark| mark.first_ns <= written_ns && written_ns <= last_ns(mark));
     during.max_by_key(|mark| mark.first_ns)
 }
 
@@ -185,7 +186,10 @@ impl<'notes> Announced<'notes> {
 
     fn mark(&self, expected: usize) -> Mark {
         Mark {
-            name: Name { family: Family(self.first.text.clone()), step: Some(self.first.number) },
+            name: Name {
+                family: Family(self.first.text.clone()),
+                step: Some(Step::from(self.first.number)),
+            },
             begun: self.begun.len(),
             ended: self.ended.len(),
             expected,
@@ -205,6 +209,10 @@ fn matches(pattern: &[u8], path: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn step_of(mark: &Mark) -> Option<u64> {
+        mark.name.step.as_ref()?.whole_number()
+    }
 
     fn note(pid: u32, kind: Kind, number: u64, text: &str) -> Note {
         let time_ns = i64::from(pid);
@@ -239,7 +247,7 @@ mod tests {
         ];
         let found = marks(&notes);
         let counts: Vec<_> =
-            found.iter().map(|mark| (mark.name.step, mark.begun, mark.ended)).collect();
+            found.iter().map(|mark| (step_of(mark), mark.begun, mark.ended)).collect();
         assert_eq!(counts, [(Some(10), 2, 1), (Some(20), 1, 1)]);
         assert_eq!((found[0].first_ns, found[0].last_ns), (1, 2));
         assert!(!found[0].is_done() && found[1].is_done() && !found[1].is_done_by_all());
@@ -270,12 +278,12 @@ mod tests {
         let found = marks(&notes);
         let told: Vec<_> = found
             .iter()
-            .map(|mark| (mark.name.step, mark.begun, mark.is_done_by_all(), mark.cut_off_ns))
+            .map(|mark| (step_of(mark), mark.begun, mark.is_done_by_all(), mark.cut_off_ns))
             .collect();
         let steps =
             [(Some(1), 2, true, None), (Some(3), 1, false, Some(50)), (Some(2), 1, true, None)];
         assert_eq!(told, steps);
-        let step = |mtime| mark_of(&found, mtime, 100).and_then(|mark| mark.name.step);
+        let step = |mtime| mark_of(&found, mtime, 100).and_then(step_of);
         assert_eq!([40, 55, 65, 80].map(step), [Some(3), None, Some(2), None]);
     }
 
@@ -289,7 +297,7 @@ mod tests {
         };
         let notes: Vec<Note> = [all(10, 1, 20), all(30, 2, 50), all(40, 3, 60)].concat();
         let marks = marks(&notes);
-        let step = |mtime| mark_of(&marks, mtime, 100).and_then(|mark| mark.name.step);
+        let step = |mtime| mark_of(&marks, mtime, 100).and_then(step_of);
         let steps = [5, 10, 20, 25, 35, 45, 55, 70].map(step);
         assert_eq!(steps, [None, Some(1), Some(1), None, Some(2), Some(3), Some(3), None]);
         let open = super::marks(&notes[..1]);

@@ -4,12 +4,13 @@
 //! Pure, and decided from all names at once. The rules:
 //! - A number behind a step word is the step. A number behind a part word, such as `rank3`, is not.
 //! - Without such words, a single varying number is the step.
-//! - Of several varying numbers, the step is the one that separates files written together; a
-//!   number that counts the ranks is the rank.
+//! - Of several varying numbers, the step is the one that separates files written together, and
+//!   that grows with time; a number that counts the ranks is the rank.
 //! - Names that differ in exactly as many numbers as there are ranks are the parts of one
 //!   checkpoint that is always written to the same names.
-//! - A date with a time is one number.
-//! - Numbers with decimals form no series, because a step is a whole number.
+//! - Two numbers with a point between them are one with decimals, if that is how they grow.
+//! - A directory that was renamed into place is a step if its name has a number: what is in it does
+//!   not matter.
 //!
 //! Must stay true: a known family of checkpoints stays one, down to its last member. A series with
 //! more members than any program keeps checkpoints is data.
@@ -20,13 +21,11 @@
 //! certain.
 
 use super::Ranks;
+use super::names::{Amount, Place, STEP_WORDS, is_behind, is_part, may_be_step, places};
 use super::pattern::Position;
-use crate::model::checkpoint_name::Family;
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
-
-/// Maximum number of digits of a number.
-const DIGITS_MAX: usize = 19;
+use crate::model::checkpoint_name::{Family, Step};
+use crate::model::path::FilePath;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Maximum length of a series, and maximum number of parts of a checkpoint without a step.
 const SERIES_MAX: usize = 4096;
@@ -34,105 +33,42 @@ const SERIES_MAX: usize = 4096;
 /// Parts of one checkpoint are written within this time.
 const TOGETHER_NS: u64 = 600_000_000_000;
 
-/// Words before a number that make it a step, and words that make it the number of a part.
-const STEP_WORDS: &[&str] = &["step", "iter", "iteration", "epoch", "cycle"];
-const PART_WORDS: &[&str] = &[
-    "rank",
-    "part",
-    "shard",
-    "chunk",
-    "piece",
-    "proc",
-    "process",
-    "processor",
-    "pe",
-    "worker",
-    "node",
-    "host",
-    "task",
-    "thread",
-    "gpu",
-    "device",
-    "domain",
-    "subdomain",
-    "block",
-    "tile",
-    "level",
-    "layer",
-    "replica",
-    "expert",
-    "mp",
-    "tp",
-    "pp",
-    "dp",
-];
+/// Maximum length of each part of a number with decimals.
+const DECIMALS_MAX: usize = 18;
 
-/// Words before a number that tells runs or models apart, so that it is never a step; and words
-/// before which a number may be a step without a separator.
-const RUN_WORDS: &[&str] = &[
-    "run",
-    "exp",
-    "experiment",
-    "job",
-    "trial",
-    "seed",
-    "fold",
-    "case",
-    "test",
-    "sim",
-    "version",
-    "v",
-    "model",
-    "stage",
-    "phase",
-    "attempt",
-    "group",
-    "config",
-    "dataset",
-];
-const STATE_WORDS: &[&str] = &[
-    "ckpt",
-    "chk",
-    "chkpt",
-    "checkpoint",
-    "dump",
-    "state",
-    "restart",
-    "snap",
-    "snapshot",
-    "save",
-    "plt",
-    "out",
-    "output",
-    "data",
-    "field",
-    "file",
-    "time",
-];
 /// Numbers are dense if more than 1 / `DENSE` of those up to the largest one occur.
 const DENSE: u64 = 4;
 
-/// Input: a file.
+/// Input: a file, or a directory that was renamed into place with all in it.
 pub struct File<'a, Key> {
     /// Caller's key of the file.
     pub key: Key,
-    /// Path of the file.
+    /// Path of the file; of a directory, with a slash behind it.
     pub path: &'a [u8],
-    /// Time of its last change.
-    pub mtime_ns: i64,
+    /// When it was last written.
+    pub written_ns: i64,
     /// Whether a run that has ended left it in this state.
     pub is_left: bool,
+    /// Whether it is such a directory.
+    pub is_directory: bool,
 }
 
 /// A file with the numbers in its name.
 struct Numbered<'a, Key> {
     key: Key,
     path: &'a [u8],
-    mtime_ns: i64,
+    written_ns: i64,
     is_left: bool,
-    numbers: Vec<u64>,
-    /// Byte ranges of the numbers in the path.
-    places: Vec<Range<usize>>,
+    is_directory: bool,
+    numbers: Vec<Amount>,
+    places: Vec<Place>,
+}
+
+impl<Key> Numbered<'_, Key> {
+    /// Returns the text at a place.
+    fn text(&self, index: usize) -> &[u8] {
+        &self.path[self.places[index].range.clone()]
+    }
 }
 
 /// Returns the positions of those `files` that are part of a series. `ranks` are those of a running
@@ -144,19 +80,24 @@ pub fn positions<'a, Key>(
 ) -> Vec<(Key, Position)> {
     let ranks = ranks.filter(|ranks| ranks.count > 1);
     let mut series: BTreeMap<Vec<u8>, Vec<Numbered<'a, Key>>> = BTreeMap::new();
-    for File { key, path, mtime_ns, is_left } in files {
-        let places = numbers_in(path);
-        let numbers: Vec<u64> = places.iter().map(|place| number(&path[place.clone()])).collect();
-        if !numbers.is_empty() {
+    for File { key, path, written_ns, is_left, is_directory } in files {
+        let places = places(path);
+        let amount = |place: &Place| Amount::of(&path[place.range.clone()], place.is_hash);
+        let numbers: Vec<Amount> = places.iter().map(amount).collect();
+        if places.iter().any(|place| !place.is_hash) {
             // No path contains this byte, so all members of a series have equally many numbers.
             let template = replaced(path, &places, |_| Some("\0"));
-            let numbered = Numbered { key, path, mtime_ns, is_left, numbers, places };
+            let numbered =
+                Numbered { key, path, written_ns, is_left, is_directory, numbers, places };
             series.entry(template).or_default().push(numbered);
         }
     }
-    let roles_of = |members: Vec<_>| (roles_in(&members, ranks, is_known), members);
+    let roles_of = |mut members: Vec<_>| {
+        join_decimals(&mut members, ranks);
+        (roles_in(&members, ranks, is_known), members)
+    };
     let series: Vec<_> = series.into_values().map(roles_of).collect();
-    let mut steps: BTreeMap<&[u8], BTreeSet<u64>> = BTreeMap::new();
+    let mut steps: BTreeMap<&[u8], BTreeSet<Amount>> = BTreeMap::new();
     for (roles, members) in &series {
         let step = roles.as_ref().and_then(|roles| roles.step);
         for (step, member) in step.iter().flat_map(|step| members.iter().map(move |it| (step, it)))
@@ -167,115 +108,84 @@ pub fn positions<'a, Key>(
     let place = |(roles, members): (Option<Roles>, Vec<Numbered<'a, Key>>)| {
         let is_without = roles.as_ref().is_none_or(|roles| roles.step.is_none());
         let beside = || roles_beside(&members, ranks, steps.get(directory(members[0].path))?);
-        place_series(is_without.then(beside).flatten().or(roles)?, members)
+        let published =
+            || members.iter().any(|it| it.is_directory).then(|| roles_of_lone(&members));
+        let found = is_without.then(|| beside().or_else(|| published()?)).flatten();
+        place_series(found.or(roles), members)
     };
-    series.into_iter().filter_map(place).flatten().collect()
+    in_directories(series.into_iter().flat_map(place).collect())
 }
 
-/// Returns the path of the directory that contains a file.
-fn directory(path: &[u8]) -> &[u8] {
-    &path[..path.iter().rposition(|&byte| byte == b'/').unwrap_or(0)]
-}
-
-/// Whether the word before the number at `start` is one of `words`, or the plural of one.
-fn is_behind(path: &[u8], start: usize, words: &[&str]) -> bool {
-    let path = &path[..start];
-    let separators = path.iter().rev().take_while(|byte| b"_-.=/".contains(byte)).count();
-    let path = &path[..path.len() - separators];
-    let length = path.iter().rev().take_while(|byte| byte.is_ascii_alphabetic()).count();
-    let word = path[path.len() - length..].to_ascii_lowercase();
-    let word = word.strip_suffix(b"s").unwrap_or(&word);
-    words.iter().any(|known| known.as_bytes() == word)
-}
-
-/// Returns the ranges of digits that are numbers or dates.
-fn numbers_in(path: &[u8]) -> Vec<Range<usize>> {
-    let mut places = Vec::new();
-    let mut at = 0;
-    while at < path.len() {
-        let date = date_length(&path[at..]);
-        let digits = path[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
-        let length = date.unwrap_or(digits);
-        if date.is_some() || (1..=DIGITS_MAX).contains(&digits) {
-            places.push(at..at + length);
+/// Gives everything in a directory that is a step the position of that step.
+fn in_directories<Key>(files: Vec<(Key, &[u8], Option<Position>)>) -> Vec<(Key, Position)> {
+    let mut directories: HashMap<Vec<u8>, Position> = HashMap::new();
+    let is_step = |it: &&Position| it.is_directory && it.step.is_some();
+    for (_, path, position) in &files {
+        if let Some(position) = position.as_ref().filter(is_step) {
+            let depth = position.family.0.iter().filter(|&&byte| byte == b'/').count();
+            let end = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').nth(depth);
+            let directory = path[..end.map_or(path.len(), |(at, _)| at)].to_vec();
+            let known = directories.entry(directory).or_insert_with(|| position.clone());
+            known.is_certain |= position.is_certain;
         }
-        at += length.max(1);
     }
-    places
-}
-
-/// Returns the length of the date that `text` begins with, including a time of day behind it:
-/// `2026-11-23T17-05-09`, `20261123_170509`.
-fn date_length(text: &[u8]) -> Option<usize> {
-    let is_whole = |at: usize, length: usize| {
-        let digits = text.get(at..at + length).unwrap_or_default();
-        let ends = !text.get(at + length).is_some_and(u8::is_ascii_digit);
-        digits.len() == length && digits.iter().all(u8::is_ascii_digit) && ends
+    let above = |path: &[u8]| {
+        let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+        ends.into_iter().find_map(|at| directories.get(&path[..at]))
     };
-    let is_any =
-        |at: usize, separators: &[u8]| text.get(at).is_some_and(|it| separators.contains(it));
-    let two = |at: usize| number(text.get(at..at + 2).unwrap_or_default());
-    let is_day =
-        |month: usize, day: usize| (1..=12).contains(&two(month)) && (1..=31).contains(&two(day));
-    let is_time = |at: usize, length: usize| {
-        let mut parts = (at..at + length).step_by(2);
-        parts.next().is_some_and(|hour| two(hour) < 24) && parts.all(|part| two(part) < 60)
+    let place = |(key, path, position): (Key, &[u8], Option<Position>)| {
+        let rank = position.as_ref().and_then(|position| position.rank);
+        let inside = above(path).map(|directory| Position { rank, ..directory.clone() });
+        Some((key, inside.or(position)?))
     };
-    if !(text.starts_with(b"19") || text.starts_with(b"20")) {
-        return None;
-    }
-    if is_whole(0, 8) && is_any(8, b"-_T") {
-        let is_found = |length: &usize| is_whole(9, *length) && is_day(4, 6) && is_time(9, *length);
-        return [6, 4].into_iter().find(is_found).map(|length| 9 + length);
-    }
-    let is_date = is_whole(0, 4)
-        && is_any(4, b"-_")
-        && is_whole(5, 2)
-        && text[7..].first() == Some(&text[4])
-        && is_whole(8, 2)
-        && is_day(5, 8);
-    let mut end = is_date.then_some(10)?;
-    while end < 19 && is_any(end, b"-_:.T") && is_whole(end + 1, 2) {
-        end += 3;
-    }
-    Some(end)
+    files.into_iter().filter_map(place).collect()
 }
 
-/// Returns the digits of `text` as a number. There are few enough to fit.
-fn number(text: &[u8]) -> u64 {
-    let digits = text.iter().filter(|byte| byte.is_ascii_digit());
-    digits.fold(0, |number, digit| number * 10 + u64::from(digit - b'0'))
+/// Whether the last component of a directory's path has a number that may be a step.
+pub fn has_step(path: &FilePath) -> bool {
+    !steps_of(path).1.is_empty()
 }
 
-/// Whether the number at `place` is the count of parts, or the number of one part of a count:
-/// `model-00001-of-00005`.
-fn is_of_count(path: &[u8], place: &Range<usize>) -> bool {
-    let (before, behind) = (&path[..place.start], &path[place.end..]);
-    let ends = |word: &[u8]| before.ends_with(word);
-    let begins = |word: &[u8]| {
-        let digit = behind.strip_prefix(word).and_then(|rest| rest.first());
-        digit.is_some_and(u8::is_ascii_digit)
-    };
-    [&b"-of-"[..], b"_of_"].into_iter().any(|word| ends(word) || begins(word))
+/// Returns the families that a directory may be of: its path with a number of its last component as
+/// the step.
+pub fn families_of(path: &FilePath) -> Vec<Family> {
+    let (text, steps) = steps_of(path);
+    let family =
+        |place: &Place| Family(replaced(&text, std::slice::from_ref(place), |_| Some("{step}")));
+    steps.iter().map(family).collect()
 }
 
-/// Whether the number at `place` is that of a part.
-fn is_part(path: &[u8], place: &Range<usize>) -> bool {
-    is_behind(path, place.start, PART_WORDS) || is_of_count(path, place)
+/// Returns the text of a directory's path, and the places in its last component that may be a step.
+fn steps_of(path: &FilePath) -> (Vec<u8>, Vec<Place>) {
+    let text = [path.as_bytes(), b"/"].concat();
+    let name = path.split().map_or(0, |(_, name)| name.len());
+    let mut steps = places(&text);
+    steps.retain(|place| {
+        place.range.start >= path.as_bytes().len() - name
+            && !place.is_hash
+            && !is_part(&text, &place.range)
+    });
+    (path.as_bytes().to_vec(), steps)
+}
+
+/// Returns the path of the directory that contains a file or a directory.
+fn directory(path: &[u8]) -> &[u8] {
+    let path = path.strip_suffix(b"/").unwrap_or(path);
+    &path[..path.iter().rposition(|&byte| byte == b'/').unwrap_or(0)]
 }
 
 /// Returns `path` with words in place of those numbers for which `word` returns one.
 fn replaced(
     path: &[u8],
-    places: &[Range<usize>],
+    places: &[Place],
     word: impl Fn(usize) -> Option<&'static str>,
 ) -> Vec<u8> {
     let (mut text, mut at) = (Vec::with_capacity(path.len()), 0);
     for (index, place) in places.iter().enumerate() {
         let Some(word) = word(index) else { continue };
-        text.extend_from_slice(&path[at..place.start]);
+        text.extend_from_slice(&path[at..place.range.start]);
         text.extend_from_slice(word.as_bytes());
-        at = place.end;
+        at = place.range.end;
     }
     text.extend_from_slice(&path[at..]);
     text
@@ -297,17 +207,18 @@ impl Roles {
         ranks: Option<&Ranks>,
     ) -> Roles {
         let mut varying = varying(members);
-        let is_certain = step.is_none_or(|step| varying != [step] || !may_be_parts(members, step));
+        let is_certain = step.is_none_or(|step| {
+            let said = is_behind(members[0].path, members[0].places[step].range.start, STEP_WORDS);
+            said || !may_be_parts(members, step) && !may_be_another(members, step, &varying, ranks)
+        });
         let is_rank = |&index: &usize| {
-            let values = values(members, index);
-            let are_some = |ranks: &Ranks| ranks.among(&values) as usize == values.len();
-            Some(index) != step && ranks.is_some_and(are_some)
+            Some(index) != step && ranks.is_some_and(|it| are_ranks(members, index, it))
         };
         let rank = varying.iter().copied().find(is_rank);
         varying.extend(step.filter(|step| !varying.contains(step)));
         // Other parts may exist although none is here.
         let path = members[0].path;
-        let is_part = |index: &usize| is_part(path, &members[0].places[*index]);
+        let is_part = |index: &usize| is_part(path, &members[0].places[*index].range);
         let parts: Vec<usize> = (0..members[0].places.len()).filter(is_part).collect();
         varying.extend(parts);
         Roles { step, rank, varying, is_certain }
@@ -325,45 +236,145 @@ impl Roles {
 
     fn position<Key>(&self, member: &Numbered<'_, Key>) -> Position {
         let path = member.path;
-        let step_end = self.step.map_or(path.len(), |step| member.places[step].end);
+        let step_end = self.step.map_or(path.len(), |step| member.places[step].range.end);
         let directory_end =
             path[step_end..].iter().position(|&byte| byte == b'/').map(|length| step_end + length);
         let end = directory_end.unwrap_or(path.len());
         let places: Vec<_> =
-            member.places.iter().filter(|place| place.end <= end).cloned().collect();
+            member.places.iter().filter(|place| place.range.end <= end).cloned().collect();
         Position {
             family: Family(replaced(&path[..end], &places, |index| self.word(index))),
-            step: self.step.map(|step| member.numbers[step]),
-            rank: self.rank.map(|rank| member.numbers[rank]),
-            is_directory: directory_end.is_some(),
-            is_certain: self.is_certain,
+            step: self.step.and_then(|step| Step::parse(member.text(step))),
+            rank: self.rank.map(|rank| member.numbers[rank].0),
+            is_directory: directory_end.is_some() || member.is_directory,
+            is_certain: self.is_certain || member.is_directory,
         }
     }
 }
 
-/// Whether files that differ only in the number at `index` may be the parts of one step, which is
-/// another number then.
+/// Makes one number of two that have a point between them, where they are one with decimals.
+fn join_decimals<Key>(members: &mut [Numbered<'_, Key>], ranks: Option<&Ranks>) {
+    let mut index = 0;
+    while index + 1 < members[0].places.len() {
+        if are_decimals(members, index, ranks) {
+            for member in &mut *members {
+                let end = member.places.remove(index + 1).range.end;
+                member.numbers.remove(index + 1);
+                member.places[index].range.end = end;
+                member.numbers[index] = Amount::of(member.text(index), false);
+            }
+        }
+        index += 1;
+    }
+}
+
+/// Whether the numbers at `index` and behind it are one with decimals: `0.05`, `0.1`, `1.25`, but
+/// not `dump.100.3`, nor a step and a part of it.
+fn are_decimals<Key>(members: &[Numbered<'_, Key>], index: usize, ranks: Option<&Ranks>) -> bool {
+    let (first, path) = (&members[0], members[0].path);
+    let (one, two) = (&first.places[index], &first.places[index + 1]);
+    let begins = one.range.start == 0 || path[one.range.start - 1] != b'.';
+    let is_pair = two.range.start == one.range.end + 1 && path[one.range.end] == b'.';
+    let is_number = |place: &Place| place.range.len() <= DECIMALS_MAX && !place.is_hash;
+    let numbers = is_number(one) && is_number(two);
+    let (wholes, behind) = (values(members, index), values(members, index + 1));
+    let have_ranks = ranks.is_some_and(|it| are_ranks(members, index + 1, it));
+    if !begins || !is_pair || !numbers || behind.len() < 2 || have_ranks {
+        return false;
+    }
+    let are_parts = wholes.len() > 1 && are_parts(members, index);
+    let begins_with_zero = |member: &Numbered<'_, Key>| {
+        member.text(index + 1).len() > 1 && member.text(index + 1)[0] == b'0'
+    };
+    let as_decimals = |member: &Numbered<'_, Key>| {
+        let text =
+            &member.path[member.places[index].range.start..member.places[index + 1].range.end];
+        Amount::of(text, false)
+    };
+    let as_numbers =
+        |member: &Numbered<'_, Key>| (member.numbers[index], member.numbers[index + 1]);
+    let falls = (falls(members, &as_decimals), falls(members, &as_numbers));
+    let is_decimal = match wholes.len() {
+        1 => members.iter().any(begins_with_zero) || falls.0 < falls.1,
+        _ => members.iter().any(begins_with_zero) || falls.0 <= falls.1,
+    };
+    is_decimal && !are_parts
+}
+
+/// Whether the numbers behind that at `index` may count parts: they count from 0 or 1, and each
+/// step has the parts of the one before, or is still to get some.
+fn are_parts<Key>(members: &[Numbered<'_, Key>], index: usize) -> bool {
+    let mut steps: BTreeMap<Amount, (i64, BTreeSet<u64>)> = BTreeMap::new();
+    for member in members {
+        let step = steps.entry(member.numbers[index]).or_insert((i64::MAX, BTreeSet::new()));
+        step.0 = step.0.min(member.written_ns);
+        step.1.insert(member.numbers[index + 1].0);
+    }
+    let mut steps: Vec<(i64, BTreeSet<u64>)> = steps.into_values().collect();
+    steps.sort();
+    let all: BTreeSet<u64> = steps.iter().flat_map(|(_, parts)| parts).copied().collect();
+    let counts = |first: u64| all.iter().copied().eq(first..first + all.len() as u64);
+    (counts(0) || counts(1)) && steps.windows(2).all(|pair| pair[1].1.is_subset(&pair[0].1))
+}
+
+/// How often a value is smaller than that of the file written before.
+fn falls<Key, Value: Ord>(
+    members: &[Numbered<'_, Key>],
+    value: &dyn Fn(&Numbered<'_, Key>) -> Value,
+) -> usize {
+    let mut by_time: Vec<&Numbered<'_, Key>> = members.iter().collect();
+    by_time.sort_by_key(|member| member.written_ns);
+    by_time.windows(2).filter(|pair| value(pair[1]) < value(pair[0])).count()
+}
+
+/// Returns the roles in the name of a directory that was renamed into place: its last number is the
+/// step.
+fn roles_of_lone<Key>(members: &[Numbered<'_, Key>]) -> Option<Roles> {
+    let first = &members[0];
+    let is_step = |index: &usize| {
+        let place = &first.places[*index];
+        let is_inside = place.range.start >= directory(first.path).len();
+        is_inside && !place.is_hash && !is_part(first.path, &place.range)
+    };
+    let step = (0..first.places.len()).rev().find(is_step)?;
+    Some(Roles::with(Some(step), members, None))
+}
+
+/// Whether files that differ in the number at `index` may be the parts of one step, which is
+/// another number then: one that they have in common.
 fn may_be_parts<Key>(members: &[Numbered<'_, Key>], index: usize) -> bool {
     let (path, places) = (members[0].path, &members[0].places);
     let values = values(members, index);
-    let most = values.last().copied().unwrap_or(0);
+    let most = values.last().map_or(0, |most| most.0);
     // Parts of one step are written together.
     let is_dense = values.len() as u64 * DENSE > most && taken_ns(members) < TOGETHER_NS;
-    let is_said = is_behind(path, places[index].start, STEP_WORDS);
-    let mut others = places.iter().enumerate().filter(|&(other, _)| other != index);
-    is_dense && !is_said && others.any(|(_, place)| may_be_step(path, place))
+    let varying = varying(members);
+    let mut common = (0..places.len()).filter(|other| !varying.contains(other) && *other != index);
+    let is_step = |other: usize| !places[other].is_hash && may_be_step(path, &places[other].range);
+    varying.contains(&index) && is_dense && common.any(is_step)
 }
 
-/// Whether the number at `place` may be a step: it is not part of a word, such as `resnet50` or
-/// `.h5`, and not the number of a run, a date or a part.
-fn may_be_step(path: &[u8], place: &Range<usize>) -> bool {
-    let before = &path[..place.start];
-    let letters = before.iter().rev().take_while(|byte| byte.is_ascii_alphabetic()).count();
-    let is_ending =
-        letters > 0 && before[..before.len() - letters].ends_with(b".") && place.end == path.len();
-    let is_word = letters > 1 && !is_behind(path, place.start, STATE_WORDS) || is_ending;
-    let is_date = date_length(&path[place.start..]).is_some();
-    !is_word && !is_date && !is_part(path, place) && !is_behind(path, place.start, RUN_WORDS)
+/// Whether another of the `varying` numbers may be the step as well as that at `index`: it grows
+/// with time, too, and groups the files in another way.
+fn may_be_another<Key>(
+    members: &[Numbered<'_, Key>],
+    index: usize,
+    varying: &[usize],
+    ranks: Option<&Ranks>,
+) -> bool {
+    let (path, places) = (members[0].path, &members[0].places);
+    let count = |chosen: &[usize]| {
+        let values = members.iter().map(|it| chosen.iter().map(|&at| it.numbers[at]).collect());
+        values.collect::<BTreeSet<Vec<Amount>>>().len()
+    };
+    varying.iter().any(|&other| {
+        let may_be = other != index
+            && !places[other].is_hash
+            && !is_part(path, &places[other].range)
+            && !ranks.is_some_and(|ranks| are_ranks(members, other, ranks));
+        let (one, two, both) = (count(&[index]), count(&[other]), count(&[index, other]));
+        may_be && (one, two) != (both, both) && falls(members, &|member| member.numbers[other]) == 0
+    })
 }
 
 fn roles_in<Key>(
@@ -383,57 +394,67 @@ fn roles_in<Key>(
 fn roles_beside<Key>(
     members: &[Numbered<'_, Key>],
     ranks: Option<&Ranks>,
-    steps: &BTreeSet<u64>,
+    steps: &BTreeSet<Amount>,
 ) -> Option<Roles> {
     let varying = varying(members);
     let first = &members[0];
-    let in_name = |place: &Range<usize>| place.start >= directory(first.path).len();
+    let in_name = |place: &Place| place.range.start >= directory(first.path).len();
     let is_step = |&index: &usize| {
         let place = &first.places[index];
         in_name(place)
+            && !place.is_hash
             && !varying.contains(&index)
-            && !is_part(first.path, place)
+            && !is_part(first.path, &place.range)
             && steps.contains(&first.numbers[index])
     };
     let step = (0..first.places.len()).find(is_step)?;
     Some(Roles::with(Some(step), members, ranks))
 }
 
-fn place_series<Key>(
-    roles: Roles,
-    members: Vec<Numbered<'_, Key>>,
-) -> Option<Vec<(Key, Position)>> {
-    let parts = roles.step.map_or(members.len(), |step| values(&members, step).len());
-    let place = |member: Numbered<'_, Key>| {
-        let position = roles.position(&member);
-        (member.key, position)
+/// Returns the members with their positions. More parts than a checkpoint can have are none.
+fn place_series<'a, Key>(
+    roles: Option<Roles>,
+    members: Vec<Numbered<'a, Key>>,
+) -> Vec<(Key, &'a [u8], Option<Position>)> {
+    let parts = |roles: &Roles| roles.step.map_or(members.len(), |it| values(&members, it).len());
+    let roles = roles.filter(|roles| parts(roles) <= SERIES_MAX);
+    let place = |member: Numbered<'a, Key>| {
+        let position = roles.as_ref().map(|roles| roles.position(&member));
+        (member.key, member.path, position)
     };
-    (parts <= SERIES_MAX).then(|| members.into_iter().map(place).collect())
+    members.into_iter().map(place).collect()
 }
 
 /// Returns the numbers at `index`.
-fn values<Key>(members: &[Numbered<'_, Key>], index: usize) -> BTreeSet<u64> {
+fn values<Key>(members: &[Numbered<'_, Key>], index: usize) -> BTreeSet<Amount> {
     members.iter().map(|member| member.numbers[index]).collect()
+}
+
+/// Whether the numbers at `index` are among those of the ranks.
+fn are_ranks<Key>(members: &[Numbered<'_, Key>], index: usize, ranks: &Ranks) -> bool {
+    whole(members, index).is_some_and(|values| ranks.among(&values) as usize == values.len())
+}
+
+/// Returns the numbers at `index`; None if they have decimals, or are hashes.
+fn whole<Key>(members: &[Numbered<'_, Key>], index: usize) -> Option<BTreeSet<u64>> {
+    let is_plain = |it: &Numbered<'_, Key>| it.text(index).iter().all(u8::is_ascii_digit);
+    let numbers = members.iter().map(|member| member.numbers[index].0);
+    members.iter().all(is_plain).then(|| numbers.collect())
 }
 
 /// Derives the roles from names and times. Returns None if they tell nothing.
 fn roles<Key>(members: &[Numbered<'_, Key>], ranks: Option<&Ranks>) -> Option<Roles> {
     let (path, places) = (members[0].path, &members[0].places);
-    let is_behind = |index: &usize, words| is_behind(path, places[*index].start, words);
     let varying = varying(members);
+    let is_number = |index: &usize| !places[*index].is_hash;
     let mut may_be_steps = varying.clone();
-    may_be_steps.retain(|index| !is_part(path, &places[*index]));
-    let said: Vec<usize> = (0..places.len()).filter(|index| is_behind(index, STEP_WORDS)).collect();
-    let counts_ranks = |index| ranks.is_some_and(|ranks| ranks.are(&values(members, index)));
-    let are_ranks = |index| {
-        let values = values(members, index);
-        ranks.is_some_and(|ranks| ranks.among(&values) as usize == values.len())
-    };
-    let has_ranks = varying.iter().any(|&index| counts_ranks(index));
-    let is_decimal = |&index: &usize| !has_ranks && has_decimals(path, places, index, &varying);
-    if said.iter().chain(&may_be_steps).any(is_decimal) {
-        return None;
-    }
+    may_be_steps.retain(|index| is_number(index) && !is_part(path, &places[*index].range));
+    let is_said =
+        |index: &usize| is_number(index) && is_behind(path, places[*index].range.start, STEP_WORDS);
+    let said: Vec<usize> = (0..places.len()).filter(is_said).collect();
+    let counts_ranks =
+        |index| ranks.is_some_and(|ranks| whole(members, index).is_some_and(|it| ranks.are(&it)));
+    let are_ranks = |index| ranks.is_some_and(|ranks| are_ranks(members, index, ranks));
     let step = match (&said[..], &may_be_steps[..]) {
         (&[said], _) => Some(said),
         (_, []) => None,
@@ -442,20 +463,13 @@ fn roles<Key>(members: &[Numbered<'_, Key>], ranks: Option<&Ranks>) -> Option<Ro
             varying.len() > 1 || !counts_ranks(only) && !may_be_parts
         }),
         _ => may_be_steps.into_iter().min_by_key(|&index| {
-            (counts_ranks(index), are_ranks(index), spread(members, index), index)
+            let falls = falls(members, &|member| member.numbers[index]);
+            let has_decimals = places[index].range.len() > 1 && whole(members, index).is_none();
+            let is_ranks = (counts_ranks(index), are_ranks(index));
+            (is_ranks, falls, spread(members, index), has_decimals, index)
         }),
     };
     (step.is_some() || !varying.is_empty()).then(|| Roles::with(step, members, ranks))
-}
-
-/// Whether the number at `index` is followed by decimals, and both vary; in `dump.100.3` it is not,
-/// because a dot precedes it.
-fn has_decimals(path: &[u8], places: &[Range<usize>], index: usize, varying: &[usize]) -> bool {
-    let Some(behind) = places.get(index + 1) else { return false };
-    let start = places[index].start;
-    let begins = start == 0 || path[start - 1] != b'.';
-    let is_pair = behind.start == places[index].end + 1 && path[places[index].end] == b'.';
-    begins && is_pair && [index, index + 1].iter().all(|it| varying.contains(it))
 }
 
 /// Returns the indexes of the numbers that differ between names.
@@ -467,17 +481,17 @@ fn varying<Key>(members: &[Numbered<'_, Key>]) -> Vec<usize> {
 /// Returns the time it took to write all files, without those that an earlier run left.
 fn taken_ns<Key>(members: &[Numbered<'_, Key>]) -> u64 {
     let written = members.iter().filter(|member| !member.is_left);
-    let times = || written.clone().map(|member| member.mtime_ns);
+    let times = || written.clone().map(|member| member.written_ns);
     times().max().zip(times().min()).map_or(0, |(last, first)| last.abs_diff(first))
 }
 
 /// Returns the total time it took to write the files, summed over groups with the same number at
 /// `index`.
 fn spread<Key>(members: &[Numbered<'_, Key>], index: usize) -> u128 {
-    let mut times: BTreeMap<u64, (i64, i64)> = BTreeMap::new();
+    let mut times: BTreeMap<Amount, (i64, i64)> = BTreeMap::new();
     for member in members {
         let range = times.entry(member.numbers[index]).or_insert((i64::MAX, i64::MIN));
-        *range = (range.0.min(member.mtime_ns), range.1.max(member.mtime_ns));
+        *range = (range.0.min(member.written_ns), range.1.max(member.written_ns));
     }
     times.values().map(|(first, last)| u128::from(last.abs_diff(*first))).sum()
 }
@@ -508,13 +522,16 @@ mod tests {
         let named = files.iter().map(|&(name, mtime_ns)| File {
             key: name,
             path: name.as_bytes(),
-            mtime_ns,
+            written_ns: mtime_ns,
             is_left: false,
+            is_directory: false,
         });
         let is_known = |family: &Family| known.contains(&family.to_string().as_str());
         let positions = positions(named, ranks, &is_known);
-        let plain =
-            |position: Position| (position.family.to_string(), position.step, position.rank);
+        let plain = |position: Position| {
+            let step = position.step.and_then(|step| step.whole_number());
+            (position.family.to_string(), step, position.rank)
+        };
         positions.into_iter().map(|(_, position)| plain(position)).collect()
     }
 
@@ -582,8 +599,8 @@ mod tests {
     fn parts_of_the_first_step_are_not_certain_to_be_checkpoints() {
         let is_certain = |names: &[&str]| {
             let file = |(at, name): (usize, &&'static str)| -> File<'static, usize> {
-                let (key, path, mtime_ns, is_left) = (at, name.as_bytes(), at as i64, false);
-                File { key, path, mtime_ns, is_left }
+                let (key, path, written_ns) = (at, name.as_bytes(), at as i64);
+                File { key, path, written_ns, is_left: false, is_directory: false }
             };
             let names: Vec<&'static str> =
                 names.iter().map(|name| &*name.to_string().leak()).collect();
@@ -620,7 +637,8 @@ mod tests {
         // Parts are written together, and a family that has had checkpoints is a series.
         let file = |key: usize, second: i64| -> File<'static, usize> {
             let path: &[u8] = if key == 0 { b"h2o.1" } else { b"h2o.2" };
-            File { key, path, mtime_ns: second * 1_000_000_000, is_left: false }
+            let written_ns = second * 1_000_000_000;
+            File { key, path, written_ns, is_left: false, is_directory: false }
         };
         let certain = |seconds: [i64; 2], is_known: &dyn Fn(&Family) -> bool| {
             let files = [file(0, seconds[0]), file(1, seconds[1])].into_iter();
@@ -656,22 +674,72 @@ mod tests {
 
     /// Mechanism: one part of a number with decimals, or of a date, was taken for the step.
     /// Consequence: checkpoints that had this part in common became one. Fix: dates are numbers,
-    /// and decimals are recognised.
+    /// and decimals belong to their number.
     #[test]
-    fn dates_are_numbers_and_numbers_with_decimals_no_steps() {
+    fn dates_and_decimals_are_numbers() {
         let dated = [("c-2026-11-23T17-05-09.pt", 1), ("c-2026-11-23T18-05-40.pt", 9)];
         let of = |step| ("c-{step}.pt".to_string(), Some(step), None);
         assert_eq!(found(&dated, None), [of(20_261_123_170_509), of(20_261_123_180_540)]);
         let short = [("c-20261123_170509.pt", 1), ("c-20261123_180509.pt", 9)];
         assert_eq!(found(&short, None), [of(20_261_123_170_509), of(20_261_123_180_509)]);
-        assert_eq!(found(&[("out_0.5.h5", 1), ("out_1.0.h5", 2), ("out_1.5.h5", 3)], None), []);
-        assert_eq!(found(&[("0.5/U", 1), ("1.5/U", 2), ("1.25/U", 3)], None), []);
+        for (files, family, steps) in [
+            (
+                &[("out_0.5.h5", 1), ("out_1.0.h5", 2), ("out_1.5.h5", 3)][..],
+                "out_{step}.h5",
+                &["0.5", "1.0", "1.5"][..],
+            ),
+            (
+                &[("0.5/U", 1), ("1.5/U", 2), ("1.25/U", 3), ("2/U", 4)],
+                "{step}",
+                &["0.5", "1.5", "1.25", "2"],
+            ),
+            (&[("p0/0.1/U", 1), ("p0/0.01/U", 2)], "p0/{step}", &["0.1", "0.01"]),
+            (&[("st_0.05.nc", 1), ("st_0.1.nc", 2)], "st_{step}.nc", &["0.05", "0.1"]),
+            (
+                &[("m_1_0.91.pt", 1), ("m_2_1.04.pt", 2), ("m_3_0.87.pt", 3)],
+                "m_{step}_{any}.pt",
+                &["1", "2", "3"],
+            ),
+            (
+                &[("acc0.91-12.pt", 1), ("acc1.02-13.pt", 2), ("acc0.95-14.pt", 3)],
+                "acc{any}-{step}.pt",
+                &["12", "13", "14"],
+            ),
+            (
+                &[("ck-7-9f8e7d6c5b4a.pt", 1), ("ck-8-00aa11bb22cc.pt", 2)],
+                "ck-{step}-{any}.pt",
+                &["7", "8"],
+            ),
+            (&[("v1.9.pt", 1), ("v1.10.pt", 2)], "v1.{step}.pt", &["9", "10"]),
+        ] {
+            let named = files.iter().map(|&(name, written_ns)| File {
+                key: name,
+                path: name.as_bytes(),
+                written_ns,
+                is_left: false,
+                is_directory: false,
+            });
+            let mut found = positions(named, None, &|_| false);
+            found.sort_by_key(|(name, _)| files.iter().position(|file| file.0 == *name));
+            let found: Vec<(String, String)> = found
+                .into_iter()
+                .map(|(_, it)| {
+                    (
+                        it.family.to_string(),
+                        it.step.map(|step| step.to_string()).unwrap_or_default(),
+                    )
+                })
+                .collect();
+            let expected: Vec<_> =
+                steps.iter().map(|step| (family.to_string(), step.to_string())).collect();
+            assert_eq!(found, expected);
+        }
         let ranked = [("s100.0", 1), ("s100.1", 1), ("s200.0", 9), ("s200.1", 9)];
         assert_eq!(found(&ranked, Some(2))[3], ("s{step}.{rank}".to_string(), Some(200), Some(1)));
         let no_days = ["20000000-000003", "20001301_0000", "20001201_2400", "2000-00-10"];
         let no_dates = ["2026-11", "2026-11-2", "12026-11-23", "202611231-170509", "1826-11-23"];
         for plain in no_dates.into_iter().chain(no_days) {
-            assert_eq!(date_length(plain.as_bytes()), None, "{plain}");
+            assert_eq!(super::super::names::date_length(plain.as_bytes()), None, "{plain}");
         }
     }
 

@@ -2,12 +2,13 @@
 //! `restart.{step}.{rank}`, `ckpt-{step}/**`.
 //!
 //! A pattern is matched against the end of a file's path, from the start of a component; a pattern
-//! that begins with `/` is matched against the whole path. `{step}` and `{rank}` stand for a
-//! number, `{any}` and `*` for any text within a component, `?` for one byte, `**` for any text.
-//! The family's name is the matched text with placeholders for step, rank and `{any}`. Must stay
-//! true: everything in a directory with a step in its name belongs to that step.
+//! that begins with `/` is matched against the whole path. `{step}` stands for a number, with
+//! decimals if the rest would not match otherwise, `{rank}` for a number, `{any}` and `*` for any
+//! text within a component, `?` for one byte, `**` for any text. The family's name is the matched
+//! text with placeholders for step, rank and `{any}`. Must stay true: everything in a directory
+//! with a step in its name belongs to that step.
 
-use crate::model::checkpoint_name::Family;
+use crate::model::checkpoint_name::{Family, Step};
 use regex::bytes::{Captures, Regex, RegexBuilder, RegexSet, RegexSetBuilder};
 
 /// Position of a file among checkpoints.
@@ -16,7 +17,7 @@ pub struct Position {
     /// Family of the checkpoint.
     pub family: Family,
     /// Step of the checkpoint; None where all checkpoints of the family have the same name.
-    pub step: Option<u64>,
+    pub step: Option<Step>,
     /// Rank whose part the file is.
     pub rank: Option<u64>,
     /// Whether a directory has the step in its name.
@@ -56,7 +57,7 @@ const DEFAULTS: &[&str] = &[
 
 /// Placeholders of patterns, with their regular expressions. A longer one stands before its prefix.
 const WILDCARDS: [(&str, &str); 6] = [
-    ("{step}", "(?P<step>[0-9]{1,19})"),
+    ("{step}", r"(?P<step>[0-9]{1,19}(?:\.[0-9]{1,18})??)"),
     ("{rank}", "(?P<rank>[0-9]{1,19})"),
     ("{any}", "(?P<any>[^/]*?)"),
     ("**", ".*"),
@@ -105,11 +106,9 @@ impl Pattern {
     /// Returns the position of the file at `path`; None if the pattern does not match.
     pub fn position(&self, path: &[u8]) -> Option<Position> {
         let captures = self.expression.captures(path)?;
-        let number = |name| {
-            let text = captures.name(name).map(|found| found.as_bytes())?;
-            std::str::from_utf8(text).ok()?.parse::<u64>().ok()
-        };
-        let (step, rank) = (number("step"), number("rank"));
+        let text = |name| captures.name(name).map(|found| found.as_bytes());
+        let step = text("step").and_then(Step::parse);
+        let rank = text("rank").and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
         let directory_end = captures.name("step").and_then(|step| {
             Some(step.end() + path[step.end()..].iter().position(|&b| b == b'/')?)
         });
@@ -187,7 +186,8 @@ mod tests {
 
     fn position(pattern: &str, path: &str) -> Option<(String, Option<u64>, Option<u64>)> {
         let found = Pattern::parse(pattern).expect("a pattern").position(path.as_bytes())?;
-        Some((found.family.to_string(), found.step, found.rank))
+        let step = found.step.and_then(|step| step.whole_number());
+        Some((found.family.to_string(), step, found.rank))
     }
 
     #[test]
@@ -208,7 +208,7 @@ mod tests {
             let found = patterns.position(path.as_bytes());
             let found = found.unwrap_or_else(|| panic!("{path}"));
             assert_eq!(
-                (found.family.to_string(), found.step),
+                (found.family.to_string(), found.step.and_then(|step| step.whole_number())),
                 (family.into(), Some(step)),
                 "{path}"
             );

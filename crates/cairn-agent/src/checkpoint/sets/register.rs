@@ -196,11 +196,14 @@ impl Register {
         move |set| known.get(&set.name).is_some_and(|files| is_part(&set.members, files))
     }
 
-    /// Whether these files are all or some of the files of a set that was unfinished when a run
-    /// failed. The set may have another name, if more has become known about which files belong
-    /// together.
+    /// Whether all of these files belong to sets that were unfinished when a run failed. A set may
+    /// have had another name, or have been taken for several, as long as less was known about which
+    /// files belong together.
     pub fn was_abandoned(&self, files: &[Member]) -> bool {
-        self.abandoned.iter().any(|left| is_part(files, &left.files))
+        let is_left = |file: &Member| {
+            self.abandoned.iter().any(|left| left.files.binary_search(file).is_ok())
+        };
+        !files.is_empty() && files.iter().all(is_left)
     }
 
     /// Whether some of these files belong to such a set and to no checkpoint. They must be ordered
@@ -220,6 +223,15 @@ impl Register {
         Some(rest.since_ns)
     }
 
+    /// Makes families known that had checkpoints in an earlier store.
+    pub fn know<'a>(&mut self, families: impl Iterator<Item = &'a Family>) {
+        for family in families {
+            if !self.is_known(family) {
+                self.counts.push((family.clone(), 0));
+            }
+        }
+    }
+
     /// Whether a family has had checkpoints.
     pub fn is_known(&self, family: &Family) -> bool {
         self.counts.iter().any(|(known, _)| known == family) || self.joined.contains(family)
@@ -230,9 +242,8 @@ impl Register {
     pub fn usual(&self) -> HashMap<&Family, Usual<'_>> {
         let mut known: Vec<_> = self.checkpoints.iter().chain(&self.rewritten).collect();
         known.sort_by_key(|known| known.id);
-        let usual = known.into_iter().map(|known| {
-            (&known.name.family, Usual { step: known.name.step, files: &known.files })
-        });
+        let usual =
+            known.into_iter().map(|known| (&known.name.family, Usual { files: &known.files }));
         usual.collect()
     }
 
@@ -307,7 +318,7 @@ impl Register {
             let renamed = ids.collect::<Option<Vec<u64>>>().and_then(|ids| ids.into_iter().max());
             // A time in the future means that the set was written before the clock was set back.
             let is_of_now = set.newest_ns <= now_ns;
-            (renamed.unwrap_or(u64::MAX), is_of_now, set.newest_ns, set.name.step)
+            (renamed.unwrap_or(u64::MAX), is_of_now, set.newest_ns, set.name.step.clone())
         });
         for set in fresh {
             // A checkpoint that only gained files was counted already.

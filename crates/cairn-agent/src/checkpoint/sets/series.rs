@@ -3,8 +3,9 @@
 //!
 //! Must stay true: a directory counts only if a known checkpoint of its family is a directory.
 
+use super::names::{Amount, Place, places};
 use super::pattern::Pattern;
-use crate::model::checkpoint_name::{Family, Name};
+use crate::model::checkpoint_name::{Family, Name, Step};
 use crate::model::path::FilePath;
 use std::collections::BTreeMap;
 
@@ -54,11 +55,12 @@ fn pattern(name: &Name, path: &FilePath, end: &str) -> Option<Pattern> {
     is_of_it.then_some(pattern)
 }
 
-/// Whether `number` occurs in a name as a whole number.
-pub fn has_number(name: &[u8], number: u64) -> bool {
-    let runs = name.split(|byte| !byte.is_ascii_digit());
-    let numbers = runs.filter_map(|digits| std::str::from_utf8(digits).ok()?.parse::<u64>().ok());
-    numbers.into_iter().any(|found| found == number)
+/// Whether a number in the name of a directory has the value of a step.
+pub fn has_step(name: &[u8], step: &Step) -> bool {
+    let of_step = Amount::of(step.as_str().as_bytes(), false);
+    let name = [name, b"/"].concat();
+    let is_it = |it: &Place| !it.is_hash && Amount::of(&name[it.range.clone()], false) == of_step;
+    places(&name).iter().any(is_it)
 }
 
 #[cfg(test)]
@@ -72,22 +74,22 @@ mod tests {
     #[test]
     fn directory_is_a_checkpoint_if_a_known_one_of_its_family_is() {
         let known = [
-            ("ckpt-{step}", 3, "ckpt-3/a"),
-            ("rank-{rank}/out/t{step}", 5, "rank-0/out/t0005/a/b"),
-            ("dump.{step}", 7, "dump.7"),
-            ("epoch={any}-step={step}{any}.ckpt", 9, "epoch=1-step=9.ckpt/a"),
-            ("marked", 1, "marked/a"),
+            ("ckpt-{step}", "3", "ckpt-3/a"),
+            ("rank-{rank}/out/t{step}", "0005", "rank-0/out/t0005/a/b"),
+            ("dump.{step}", "7", "dump.7"),
+            ("epoch={any}-step={step}{any}.ckpt", "9", "epoch=1-step=9.ckpt/a"),
+            ("marked", "1", "marked/a"),
         ];
         let known = known.map(|(family, step, file)| {
             let family = Family(family.as_bytes().to_vec());
-            (Name { family, step: Some(step) }, path(file))
+            (Name { family, step: Step::parse(step.as_bytes()) }, path(file))
         });
         let series = Series::of(known.iter().map(|(name, path)| (name, path)));
         let name = |directory| series.name(&path(directory)).map(|name| name.to_string());
         for (directory, expected) in [
             ("ckpt-4", "ckpt-4"),
             ("ckpt-4/part/of", "ckpt-4"),
-            ("rank-1/out/t0006", "rank-*/out/t6"),
+            ("rank-1/out/t0006", "rank-*/out/t0006"),
             ("epoch=2-step=18.ckpt", "epoch=*-step=18*.ckpt"),
         ] {
             assert_eq!(name(directory).as_deref(), Some(expected), "{directory}");

@@ -33,11 +33,11 @@ impl<'d, 'a> Siblings<'d, 'a> {
         let (draft, members) = (&self.drafts[name], self.drafts[name].members());
         let later = self.drafts.range((Bound::Excluded(name), Bound::Unbounded));
         let mut later = later.take_while(|(other, _)| other.family == name.family).take(LATER_MAX);
-        later.all(|(other, later)| {
+        later.all(|(_, later)| {
             let is_sound = |(_, node): &(_, &Node)| !(node.open || node.unclean);
             let files = later.files.iter().copied().filter(is_sound);
-            let usual = Usual { step: other.step, files: &files.map(member).collect::<Vec<_>>() };
-            usual.is_all_in(name.step, &members, draft.depth())
+            let usual = Usual { files: &files.map(member).collect::<Vec<_>>() };
+            usual.is_all_in(&members, draft.depth())
         })
     }
 
@@ -47,18 +47,15 @@ impl<'d, 'a> Siblings<'d, 'a> {
     pub(super) fn is_followed(&self, name: &Name) -> bool {
         let (draft, (_, last)) = (&self.drafts[name], span(&self.drafts[name]));
         let members = draft.members();
-        let usual = Usual { step: name.step, files: &members };
+        let usual = Usual { files: &members };
         self.family(&name.family).any(|(other, later)| {
             let ((first, newest), files) = (span(later), later.members());
-            let has_no_more = || {
-                let other = Usual { step: other.step, files: &files };
-                other.is_all_in(name.step, &members, draft.depth())
-            };
+            let has_no_more = || Usual { files: &files }.is_all_in(&members, draft.depth());
             let is_after = match other.step > name.step {
                 true => newest >= last,
                 false => first > last && has_no_more(),
             };
-            is_after && usual.is_all_in(other.step, &files, later.depth())
+            is_after && usual.is_all_in(&files, later.depth())
         })
     }
 
@@ -91,7 +88,7 @@ impl<'d, 'a> Siblings<'d, 'a> {
 
 /// Returns the times at which the first and the last of its files were changed.
 fn span(draft: &Draft<'_>) -> (i64, i64) {
-    let times = draft.files.iter().map(|(_, node)| node.mtime_ns);
+    let times = draft.files.iter().map(|(_, node)| node.written_ns);
     (times.min().unwrap_or(0), newest_ns(draft))
 }
 

@@ -14,6 +14,7 @@ fn file(inode: u32, mtime_s: i64) -> Node {
         bytes: 10,
         mode: 0o644,
         mtime_ns: mtime_s * SECOND,
+        written_ns: mtime_s * SECOND,
         renamed: false,
         version: 1,
         unclean: false,
@@ -37,8 +38,8 @@ struct Known {
     now_s: i64,
     ranks: Option<u32>,
     run: Run,
-    /// Step and files of the newest complete set; no files if there is none.
-    usual: (u64, &'static [&'static str]),
+    /// Files of the newest complete set; none if there is none.
+    usual: &'static [&'static str],
     left_s: Option<i64>,
     abandoned: bool,
     /// When the run was last seen alive, if not now.
@@ -52,7 +53,7 @@ const KNOWN: Known = Known {
     now_s: 100,
     ranks: None,
     run: Run::Running,
-    usual: (0, &[]),
+    usual: &[],
     left_s: None,
     abandoned: false,
     alive_s: None,
@@ -73,11 +74,10 @@ fn sets(files: &[(&str, Node)], known: &Known) -> Vec<(String, DrainProgress)> {
         bytes: 10,
     });
     let last: Vec<Member> = last.collect();
-    let (step, usual) = known.usual;
     let usual =
-        usual.iter().map(|name| Member { path: path(name), inode: 1, version: 1, bytes: 1 });
+        known.usual.iter().map(|name| Member { path: path(name), inode: 1, version: 1, bytes: 1 });
     let usual: Vec<Member> = usual.collect();
-    let usual = Some(Usual { step: Some(step), files: &usual }).filter(|it| !it.files.is_empty());
+    let usual = Some(Usual { files: &usual }).filter(|it| !it.files.is_empty());
     let ranks = known.ranks.map(ranks);
     let situation = Situation {
         now_ns: known.now_s * SECOND,
@@ -97,7 +97,7 @@ fn sets(files: &[(&str, Node)], known: &Known) -> Vec<(String, DrainProgress)> {
     let tree = tree(files);
     let sets =
         survey(&[(&FilePath::root(), &tree)], &Patterns::with_defaults(Vec::new()), &situation);
-    let shown = |name: &Name| match name.step {
+    let shown = |name: &Name| match &name.step {
         Some(step) => format!("{} {step}", name.family),
         None => name.family.to_string(),
     };
@@ -133,7 +133,7 @@ fn directory_is_complete_when_it_is_as_large_as_the_one_before_and_not_because_i
     let files = [("ckpt-7/a", file(2, 97)), ("ckpt-7/b", file(3, 98))];
     assert_eq!(only(&files, &KNOWN), unsettled(3));
     assert_eq!(only(&files, &Known { now_s: 103, ..KNOWN }), UNPROVEN);
-    let usual = |files| Known { usual: (6, files), ..KNOWN };
+    let usual = |files| Known { usual: files, ..KNOWN };
     assert_eq!(only(&files, &usual(&["ckpt-6/a", "ckpt-6/b"])), DrainProgress::Complete);
     assert_eq!(only(&files, &usual(&["ckpt-6/a", "ckpt-6/b", "ckpt-6/c"])), unsettled(58));
     assert_eq!(only(&files, &usual(&["ckpt-6/a", "ckpt-6/model"])), unsettled(58), "other files");
@@ -159,12 +159,12 @@ fn directory_is_complete_once_a_later_one_was_begun_or_it_was_renamed_into_place
         .map(|(_, standing)| *standing == DrainProgress::Complete)
         .collect();
     assert_eq!(standings, [true, false]);
-    // It lacks files that its predecessor had, so all of its writers must have moved on.
+    // It lacks files that its predecessor had. That a writer has moved on tells nothing of others.
     let files = [("ckpt-7/a", file(2, 98)), ("ckpt-7/b", file(4, 98)), ("ckpt-10/a", file(5, 99))];
-    let known = Known { now_s: 900, usual: (6, &["ckpt-6/a", "ckpt-6/b", "ckpt-6/c"]), ..KNOWN };
+    let known = Known { now_s: 900, usual: &["ckpt-6/a", "ckpt-6/b", "ckpt-6/c"], ..KNOWN };
     let first = |files: &[(&str, Node)]| sets(files, &known).remove(0).1;
     assert_eq!(first(&files), UNPROVEN);
-    assert_eq!(first(&[&files[..], &[("ckpt-10/b", open)]].concat()), DrainProgress::Complete);
+    assert_eq!(first(&[&files[..], &[("ckpt-10/b", open)]].concat()), UNPROVEN);
     let directory =
         |renamed: bool| Node { kind: Kind::Directory, bytes: 0, renamed, ..file(9, 99) };
     let with = |renamed| [("x/ckpt-7", directory(renamed)), ("x/ckpt-7/a", file(2, 99))];
@@ -202,11 +202,14 @@ fn every_rank_must_have_written_its_part() {
 fn set_of_a_dead_writer_or_that_a_failed_run_left_is_broken_whatever_follows() {
     let unclean = Node { unclean: true, ..file(3, 1) };
     let files = [("ckpt-7/a", file(2, 1)), ("ckpt-7/b", unclean)];
-    let known = Known { run: Run::Succeeded, usual: (6, &["ckpt-6/a"]), ..KNOWN };
+    let known = Known { run: Run::Succeeded, usual: &["ckpt-6/a"], ..KNOWN };
     assert!(matches!(only(&files, &known), DrainProgress::Broken(Reason::Unclean(_))));
     let files = [("ckpt-7/a", file(2, 1))];
-    let known = Known { abandoned: true, ..known };
+    let known = Known { abandoned: true, usual: &["ckpt-6/a", "ckpt-6/b"], ..known };
     assert_eq!(only(&files, &known), DrainProgress::Broken(Reason::Abandoned));
+    // Another one that is whole tells that nothing is missing.
+    let known = Known { usual: &["ckpt-8/a"], ..known };
+    assert_eq!(only(&files, &known), DrainProgress::Complete);
 }
 
 /// Mechanism: time that passed after the death of a run counted as quiet, and its closed parts
@@ -230,7 +233,7 @@ fn what_a_run_left_does_not_become_complete_after_its_death() {
 #[test]
 fn what_a_program_marks_is_its_checkpoint_and_complete_when_all_are_done() {
     let mark = |begun, ended| Mark {
-        name: Name { family: Family(b"melt".to_vec()), step: Some(5) },
+        name: Name { family: Family(b"melt".to_vec()), step: Some(5.into()) },
         begun,
         ended,
         expected: 2,
@@ -267,7 +270,7 @@ fn clock_that_went_back_completes_nothing() {
 fn files_that_are_written_again_are_complete_when_all_of_them_were() {
     const BEFORE: &[(&str, u32, u64)] = &[("ckpt-7/a", 2, 1), ("ckpt-7/b", 3, 1)];
     let again = |inode, version| Node { version, ..file(inode, 97) };
-    let known = Known { usual: (7, &["ckpt-7/a", "ckpt-7/b"]), last: BEFORE, ..KNOWN };
+    let known = Known { usual: &["ckpt-7/a", "ckpt-7/b"], last: BEFORE, ..KNOWN };
     let with = |a, b| only(&[("ckpt-7/a", a), ("ckpt-7/b", b)], &known);
     assert_eq!(with(again(2, 1), again(3, 1)), DrainProgress::Complete, "nothing was");
     assert_eq!(with(again(2, 2), again(3, 1)), unsettled(57));
@@ -277,7 +280,7 @@ fn files_that_are_written_again_are_complete_when_all_of_them_were() {
     assert_eq!(only(&more, &known), DrainProgress::Complete, "nothing was replaced");
 
     const PARTS: &[(&str, u32, u64)] = &[("state.0", 2, 1), ("state.1", 3, 1)];
-    let known = Known { ranks: Some(2), usual: (0, &["state.0", "state.1"]), last: PARTS, ..KNOWN };
+    let known = Known { ranks: Some(2), usual: &["state.0", "state.1"], last: PARTS, ..KNOWN };
     let with = |a, b| only(&[("state.0", a), ("state.1", b)], &known);
     assert_eq!(with(again(2, 2), again(3, 1)), unsettled(57));
     assert_eq!(with(again(2, 2), again(3, 2)), DrainProgress::Complete);
@@ -288,7 +291,7 @@ fn what_is_left_of_a_set_is_complete_when_it_has_stayed_or_the_run_has_ended_wel
     const BEFORE: &[(&str, u32, u64)] = &[("ckpt-7/a", 2, 1), ("ckpt-7/b", 3, 1)];
     let files = [("ckpt-7/b", Node { version: 1, ..file(3, 7) }), ("ckpt-9/a", file(4, 90))];
     let first = |known: Known| sets(&files, &known).remove(0).1;
-    let known = || Known { usual: (9, &["ckpt-9/a"]), last: BEFORE, ..KNOWN };
+    let known = || Known { usual: &["ckpt-9/a"], last: BEFORE, ..KNOWN };
     let leaving = |seconds| DrainProgress::Waiting(Reason::Leaving(Duration::from_secs(seconds)));
     assert_eq!(first(known()), leaving(60));
     assert_eq!(first(Known { left_s: Some(70), ..known() }), leaving(30));
@@ -304,7 +307,7 @@ fn what_is_left_of_a_set_is_complete_when_it_has_stayed_or_the_run_has_ended_wel
 #[test]
 fn smaller_set_waits_for_more_though_the_next_one_was_begun() {
     let files = [("ckpt-7/a", file(2, 97)), ("ckpt-10/a", file(3, 99)), ("ckpt-10/b", file(4, 99))];
-    let usual: (_, &[_]) = (6, &["ckpt-6/a", "ckpt-6/b"]);
+    let usual: &[_] = &["ckpt-6/a", "ckpt-6/b"];
     let with = |now_s| sets(&files, &Known { now_s, usual, ..KNOWN });
     let standings = |found: Vec<(String, DrainProgress)>| found.into_iter().map(|one| one.1);
     assert!(standings(with(100)).eq([unsettled(57), DrainProgress::Complete]));
@@ -347,7 +350,7 @@ fn set_whose_files_are_older_and_newer_than_another_one_waits() {
         let other = [("ckpt-0/a", file(2, 50)), ("ckpt-0/b", file(3, 51))];
         [&other[..], &[("ckpt-1/a", file(4, 99)), ("ckpt-1/b", file(5, b_s))]].concat()
     };
-    let known = Known { usual: (0, &["ckpt-0/a", "ckpt-0/b"]), ..KNOWN };
+    let known = Known { usual: &["ckpt-0/a", "ckpt-0/b"], ..KNOWN };
     let second = |b_s| sets(&files(b_s), &known).remove(1).1;
     assert_eq!((second(10), second(98)), (unsettled(59), DrainProgress::Complete));
 }
@@ -371,7 +374,7 @@ fn ranks_may_write_more_than_one_file_and_late() {
     let ranks = |count| Known { ranks: Some(count), ..KNOWN };
     let files = [("s.10.0", file(2, 98)), ("s.10.1", file(3, 99))];
     assert_eq!(only(&files, &ranks(2)), unsettled(4));
-    let usual: (_, &[_]) = (9, &["s.9.0", "s.9.1", "t.9.0", "t.9.1"]);
+    let usual: &[_] = &["s.9.0", "s.9.1", "t.9.0", "t.9.1"];
     assert_eq!(only(&files, &Known { usual, ..ranks(2) }), unsettled(59));
     let later = |names: &[&'static str], run| {
         let later: Vec<_> = names.iter().map(|name| (*name, file(9, 120))).collect();
@@ -436,7 +439,7 @@ fn what_was_written_again_is_whole_once_the_run_has_ended_well() {
     let files = [("ckpt-2/a", file(1, 98)), ("ckpt-2/b", Node { version: 3, ..file(2, 99) })];
     let known = |run| Known {
         run,
-        usual: (1, &["ckpt-1/a", "ckpt-1/b"]),
+        usual: &["ckpt-1/a", "ckpt-1/b"],
         last: &[("ckpt-2/a", 1, 1), ("ckpt-2/b", 2, 2)],
         ..KNOWN
     };

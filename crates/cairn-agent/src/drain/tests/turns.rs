@@ -331,9 +331,9 @@ fn turn_that_an_agent_began_is_finished_and_its_copies_are_not_made_again() {
     });
 }
 
-/// Mechanism: the manifest did not say that the turn of a journal is over. Consequence: an agent that
-/// died before it removed the journal had the turn carried out again, on its results: a copy got the
-/// entry of another one, and a file was removed. Fix: turns are numbered.
+/// Mechanism: the manifest did not say that the turn of a journal is over. Consequence: an agent
+/// that died before it removed the journal had the turn carried out again, on its results: a copy
+/// got the entry of another one, and a file was removed. Fix: turns are numbered.
 #[test]
 fn journal_that_outlives_its_turn_changes_nothing() {
     for map in mappings() {
@@ -588,8 +588,8 @@ fn renamed_file_whose_copy_was_taken_away_is_copied_anew() {
     assert_eq!((text("ckpt.2"), world.out().join("gone").exists()), ("first".into(), false));
 }
 
-/// Mechanism: the copy of an unfinished file, renamed over a whole one, replaced that. Fix: the whole
-/// one is kept, as if the unfinished file had been written there.
+/// Mechanism: the copy of an unfinished file, renamed over a whole one, replaced that. Fix: the
+/// whole one is kept, as if the unfinished file had been written there.
 #[test]
 fn whole_version_outlives_an_unfinished_file_that_is_renamed_over_it() {
     let world = World::new();

@@ -183,17 +183,17 @@ impl Destination {
         Ok(())
     }
 
-    /// Keeps the file at `path` on the shelf as a *spare*, from which a later copy of it can be made.
-    /// It has its own name, too, until another file takes that.
+    /// Keeps the file at `path` on the shelf as a *spare*, from which a later copy of it can be
+    /// made. It has its own name, too, until another file takes that.
     pub fn set_spare(&self, path: &FilePath) -> Result<()> {
         let (parent, name) = self.parent("keep", path)?;
         let shelf = self.shelf("keep", path)?;
         keep((&parent, &name), (&shelf, &spare_name(path))).map_err(self.error("keep", path))
     }
 
-    /// Keeps the file at `path` at the same path below the directory `place`, too, which lies in the
-    /// persist directory or in the place of the mapped directory. Replaces what is there. The name
-    /// never goes: another file takes it.
+    /// Keeps the file at `path` at the same path below the directory `place`, too, which lies in
+    /// the persist directory or in the place of the mapped directory. Replaces what is there. The
+    /// name never goes: another file takes it.
     pub fn keep_below(&self, path: &FilePath, place: &str) -> Result<()> {
         let (parent, name) = self.parent("keep", path)?;
         let aside = self.place_below(path, place)?;

@@ -174,7 +174,7 @@ mod tests {
             mount: "/cairn".into(),
             id: step,
             order: 0,
-            name: Name { family: Family(b"ckpt-{step}".to_vec()), step: Some(step) },
+            name: Name { family: Family(b"ckpt-{step}".to_vec()), step: Some(step.into()) },
             modified_ns,
             files: files.iter().map(file).collect(),
         }

@@ -15,7 +15,7 @@ use cairn_agent::checkpoint::quarantine::{Move, REPAIR_FORMAT, Repair as Note};
 use cairn_agent::checkpoint::sets::Member;
 use cairn_agent::checkpoint::sets::register::Checkpoint;
 use cairn_agent::drain::checkpoints::Checkpoints;
-use cairn_agent::model::checkpoint_name::{Family, Name};
+use cairn_agent::model::checkpoint_name::{self, Family, Name};
 use cairn_agent::model::path::FilePath;
 use cairn_agent::persist::ledger::Ledger;
 use cairn_agent::persist::manifest::{self, State};
@@ -262,9 +262,9 @@ impl<'a> Repair<'a> {
                 new.insert(&one.to);
             }
         }
-        if !note.brought.is_empty() {
+        if let Some(name) = note.goes_on.as_ref().filter(|_| !note.brought.is_empty()) {
             let files = note.brought.iter().collect();
-            checkpoints::take_up(&mut self.checkpoints, self.volumes, files)?;
+            checkpoints::take_up(&mut self.checkpoints, self.volumes, name, files)?;
         }
         self.checkpoints.save()?;
         if let Some(ledger) = &mut self.ledger {
@@ -400,7 +400,7 @@ impl<'a> Repair<'a> {
             let own = files.iter().map(|file| &file.path);
             let own: BTreeSet<FilePath> =
                 own.filter_map(|path| path.strip_prefix(volume.prefix())).collect();
-            moves.extend(set_aside(volume, name.step, own)?);
+            moves.extend(set_aside(volume, name.step.as_ref(), own)?);
         }
         Ok(moves)
     }
@@ -480,7 +480,11 @@ fn has_place(volumes: &[Volume], located: &[Located<'_>]) -> Result<Option<Obsta
 
 /// Returns the moves after which programs find nothing of the files `own` of a namespace, which
 /// belong to one checkpoint.
-fn set_aside(volume: &Volume, step: Option<u64>, own: BTreeSet<FilePath>) -> Result<Vec<Move>> {
+fn set_aside(
+    volume: &Volume,
+    step: Option<&checkpoint_name::Step>,
+    own: BTreeSet<FilePath>,
+) -> Result<Vec<Move>> {
     if own.is_empty() {
         return Ok(Vec::new());
     }
@@ -503,7 +507,7 @@ fn set_aside(volume: &Volume, step: Option<u64>, own: BTreeSet<FilePath>) -> Res
 /// Returns the paths of a namespace that hold the files `own` of a checkpoint, and no others.
 fn places_of(
     volume: &Volume,
-    step: Option<u64>,
+    step: Option<&checkpoint_name::Step>,
     own: BTreeSet<FilePath>,
 ) -> Result<BTreeSet<FilePath>> {
     let tree: Tree = volume.tree()?;
@@ -526,7 +530,7 @@ pub(super) fn directory_of(
     };
     let all = volumes.iter().find_map(|volume| Some((volume, inside(volume)?)));
     let Some((volume, own)) = all else { return Ok(None) };
-    let mut places = places_of(volume, name.step, own)?.into_iter();
+    let mut places = places_of(volume, name.step.as_ref(), own)?.into_iter();
     let (Some(place), None) = (places.next(), places.next()) else { return Ok(None) };
     let is_directory = volume.attributes(&place)?.is_directory();
     Ok(is_directory.then(|| volume.outer_path(&place)))

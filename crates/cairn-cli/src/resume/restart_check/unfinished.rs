@@ -6,13 +6,14 @@
 //! Must stay true: a directory is set aside only if its own program could not go on from it, and
 //! can from the one before. It holds one step and nothing else. Either the program marked the step
 //! and did not end it, or the step lacks a file that its framework writes late and needs, and that
-//! the whole step before has. Names, times and missing files of other kinds are no reason: a step
-//! may have fewer files than the one before, and a directory may be more than a step.
+//! the whole step before has. Of a first step, its other files tell the framework. Names, times and
+//! missing files of other kinds are no reason: a step may have fewer files than the one before, and
+//! a directory may be more than a step.
 
 use cairn_agent::checkpoint::quarantine;
 use cairn_agent::checkpoint::sets::Member;
 use cairn_agent::checkpoint::sets::register::Checkpoint;
-use cairn_agent::model::checkpoint_name::{Family, Name};
+use cairn_agent::model::checkpoint_name::{self, Family, Name};
 use cairn_agent::model::path::FilePath;
 use cairn_agent::model::protocol::Unfinished;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +28,39 @@ const STEPS_INSIDE: &[u8] = b"step";
 /// Files that frameworks write late into a step, and need: transformers' Trainer, accelerate,
 /// torch.distributed.checkpoint.
 const NEEDED: [&[u8]; 3] = [b"trainer_state.json", b"random_states_0.pkl", b".metadata"];
+
+/// How a framework is known by the files of its first step: by the begin and the end of the name of
+/// any of these, and by a torn file of those. It needs the last.
+struct Framework {
+    written: &'static [(&'static [u8], &'static [u8])],
+    torn: &'static [(&'static [u8], &'static [u8])],
+    needed: &'static [u8],
+}
+
+/// transformers' Trainer, accelerate, torch.distributed.checkpoint, in the order in which each
+/// writes: what is needed comes after the others.
+const FRAMEWORKS: [Framework; 3] = [
+    Framework {
+        written: &[
+            (b"training_args", b".bin"),
+            (b"optimizer", b".pt"),
+            (b"scheduler", b".pt"),
+            (b"rng_state", b".pth"),
+        ],
+        torn: &[
+            (b"model", b".safetensors"),
+            (b"adapter_model", b".safetensors"),
+            (b"pytorch_model", b".bin"),
+        ],
+        needed: b"trainer_state.json",
+    },
+    Framework {
+        written: &[(b"optimizer", b".bin"), (b"scheduler", b".bin")],
+        torn: &[],
+        needed: b"random_states_0.pkl",
+    },
+    Framework { written: &[(b"__", b".distcp")], torn: &[], needed: b".metadata" },
+];
 
 /// An unfinished checkpoint that no program shall find.
 #[derive(Debug, PartialEq, Eq)]
@@ -57,12 +91,18 @@ impl Files<'_> {
     pub fn chosen(&self) -> Result<Vec<Step>> {
         let mut steps = Vec::new();
         for Unfinished { name, reason, is_unknown, .. } in &self.found.unfinished {
-            let Some(before) = self.before(name) else { continue };
             let Some(files) = self.found.unfinished_files.get(name) else { continue };
+            let before = self.before(name);
+            let is_first = !self.found.complete.iter().any(|it| it.name.family == name.family);
+            if before.is_none() && !is_first {
+                continue;
+            }
             let Some(place) = (self.directory)(name, files)? else { continue };
-            let reason = match is_marked(name) {
-                true => (!is_unknown).then(|| reason.clone()),
-                false => self.lacking(files, &place, before),
+            let reason = match (before, is_marked(name)) {
+                (Some(_), true) => (!is_unknown).then(|| reason.clone()),
+                (Some(before), false) => self.lacking(files, &place, before),
+                (None, true) => None,
+                (None, false) => self.lacking_in_first(files, &place),
             };
             steps.extend(reason.map(|reason| Step { name: name.clone(), place, reason }));
         }
@@ -72,7 +112,8 @@ impl Files<'_> {
     /// Returns the newest whole checkpoint of the same family, if there is none behind `name`.
     fn before(&self, name: &Name) -> Option<&Checkpoint> {
         let same = self.found.complete.iter().filter(|known| known.name.family == name.family);
-        same.max_by_key(|known| known.name.step).filter(|known| known.name.step < name.step)
+        same.max_by(|one, other| one.name.step.cmp(&other.name.step))
+            .filter(|known| known.name.step < name.step)
     }
 
     /// Returns what the step with these files in `place` lacks.
@@ -84,6 +125,27 @@ impl Files<'_> {
             there.filter_map(|file| file.path.strip_prefix(place)).collect();
         let lacking = needed(before, depth)?.into_iter().find(|inner| !there.contains(inner))?;
         Some(format!("it has no whole {lacking}"))
+    }
+
+    /// Returns what the first step with these files in `place` lacks.
+    fn lacking_in_first(&self, files: &[Member], place: &FilePath) -> Option<String> {
+        split(place)?;
+        let is_torn = |file: &Member| (self.is_torn)(&file.path);
+        let has = |patterns: &[(&[u8], &[u8])], file: &Member| {
+            let name = file.path.split().map(|(_, name)| name).unwrap_or_default();
+            patterns.iter().any(|(begin, end)| name.starts_with(begin) && name.ends_with(end))
+        };
+        let lacks = |one: &&Framework| {
+            let is_its =
+                |file: &Member| has(one.written, file) || is_torn(file) && has(one.torn, file);
+            let is_needed = |file: &Member| {
+                let name = file.path.split().map(|(_, name)| name);
+                name == Some(one.needed) && !is_torn(file)
+            };
+            files.iter().any(is_its) && !files.iter().any(is_needed)
+        };
+        let framework = FRAMEWORKS.iter().find(lacks)?;
+        Some(format!("it has no whole {}", String::from_utf8_lossy(framework.needed)))
     }
 
     /// Returns the directories of steps that were begun and have no file yet. `names` are all names
@@ -138,7 +200,7 @@ fn split(directory: &FilePath) -> Option<Name> {
     let (parent, name) = directory.split()?;
     let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
     let (before, number) = name.split_at(name.len() - digits);
-    let number = std::str::from_utf8(number).ok()?.parse().ok()?;
+    let step = checkpoint_name::Step::parse(number)?;
     let word = before.strip_suffix(b"-").or(before.strip_suffix(b"_")).unwrap_or(before);
     let is_inside = || {
         let around = parent.split().map(|(_, name)| name.to_ascii_lowercase()).unwrap_or_default();
@@ -147,7 +209,7 @@ fn split(directory: &FilePath) -> Option<Name> {
     };
     let is_step = STEPS.contains(&word) || word == STEPS_INSIDE && is_inside();
     let family = parent.join(&[before, b"{step}"].concat());
-    is_step.then(|| Name { family: Family(family.as_bytes().to_vec()), step: Some(number) })
+    is_step.then(|| Name { family: Family(family.as_bytes().to_vec()), step: Some(step) })
 }
 
 #[cfg(test)]
@@ -160,7 +222,7 @@ mod tests {
     }
 
     fn name(step: u64) -> Name {
-        Name { family: Family(b"run/checkpoint-{step}".to_vec()), step: Some(step) }
+        Name { family: Family(b"run/checkpoint-{step}".to_vec()), step: Some(step.into()) }
     }
 
     /// Files of the directory `run/checkpoint-STEP`.
@@ -238,11 +300,43 @@ mod tests {
         assert_eq!(reason(&trainer[..1], &before, "none"), said);
         assert_eq!(reason(&trainer, &before, "trainer_state.json"), said);
         assert_eq!(reason(&trainer, &before, "optimizer.pt"), None, "it could go on from it");
-        assert_eq!(reason(&trainer[..2], &[], "optimizer.pt"), None, "there is no other");
+        assert_eq!(reason(&trainer[..1], &[], "none"), None, "it may be of another program");
         assert_eq!(reason(&trainer[..2], &[whole(30, &trainer)], "none"), None, "a newer is whole");
         let shards = ["model/.metadata", "optimizer/.metadata", "random_states_0.pkl"];
         let said = Some("it has no whole optimizer/.metadata".to_string());
         assert_eq!(reason(&shards[..1], &[whole(10, &shards)], "none"), said);
+    }
+
+    /// Mechanism: a first step has none before it to be compared with. Consequence: a framework
+    /// that was killed while it wrote its first step could not start any more. Fix: its other files
+    /// tell what it lacks.
+    #[test]
+    fn first_step_is_chosen_if_its_framework_had_not_written_its_end() {
+        let said = |name: &str| Some(format!("it has no whole {name}"));
+        for (names, torn, expected) in [
+            (
+                &["config.json", "model.safetensors"][..],
+                "model.safetensors",
+                said("trainer_state.json"),
+            ),
+            (
+                &["model-00001-of-00002.safetensors", "training_args.bin"],
+                "none",
+                said("trainer_state.json"),
+            ),
+            (
+                &["model.safetensors", "optimizer.pt", "trainer_state.json"],
+                "trainer_state.json",
+                said("trainer_state.json"),
+            ),
+            (&["model.safetensors", "optimizer.bin"], "none", said("random_states_0.pkl")),
+            (&["__0_0.distcp", "__1_0.distcp"], "__1_0.distcp", said(".metadata")),
+            (&["__0_0.distcp", ".metadata"], "none", None),
+            (&["config.json", "model.safetensors"], "none", None),
+            (&["model.pt", "log.txt"], "log.txt", None),
+        ] {
+            assert_eq!(reason(names, &[], torn), expected, "{names:?}");
+        }
     }
 
     /// Mechanism: what the step before had and this one lacked was proof that it is unfinished.
@@ -258,7 +352,8 @@ mod tests {
 
     #[test]
     fn step_that_its_program_began_and_did_not_end_is_chosen() {
-        let marked = |step| Name { family: Family(b"trainer".to_vec()), step: Some(step) };
+        let marked =
+            |step: u64| Name { family: Family(b"trainer".to_vec()), step: Some(step.into()) };
         let chosen = |is_unknown, complete: &[Checkpoint]| {
             let found = Found {
                 complete: complete.to_vec(),

@@ -3,6 +3,7 @@
 use super::*;
 use crate::model::checkpoint_name::Family;
 use crate::model::checkpoint_name::Name;
+use crate::model::checkpoint_name::Step;
 use crate::model::checkpoint_policy::{CheckpointPolicy, Every};
 use crate::model::path::FilePath;
 use std::fs;
@@ -10,7 +11,7 @@ use std::fs;
 const SECOND: i64 = 1_000_000_000;
 
 fn set(step: u64, version: u64, standing: DrainProgress) -> Set {
-    let name = Name { family: Family(b"f.{step}".to_vec()), step: Some(step) };
+    let name = Name { family: Family(b"f.{step}".to_vec()), step: Some(step.into()) };
     let path = FilePath::parse(format!("f.{step}").as_bytes()).expect("a path");
     let members = vec![Member { path, inode: step as u32, version, bytes: 10 }];
     Set { name, members, newest_ns: step as i64, standing, families: Vec::new() }
@@ -24,9 +25,13 @@ fn rules(pfs: Every) -> Rules {
     Rules::of(&CheckpointPolicy { pfs, ..CheckpointPolicy::default() })
 }
 
+fn number(known: &Checkpoint) -> u64 {
+    known.name.step.as_ref().and_then(Step::whole_number).unwrap_or(0)
+}
+
 /// Returns id, step and wanted level of each checkpoint.
 fn known(register: &Register) -> Vec<(u64, u64, Level)> {
-    let plain = |known: &Checkpoint| (known.id, known.name.step.unwrap_or(0), known.wanted);
+    let plain = |known: &Checkpoint| (known.id, number(known), known.wanted);
     register.checkpoints().iter().map(plain).collect()
 }
 
@@ -158,7 +163,7 @@ fn checkpoints_that_only_have_another_name_by_now_stay_in_their_order() {
     (sets[0].newest_ns, sets[1].newest_ns) = (9, 8);
     register.adopt(&[&sets[0], &sets[1], &sets[2]], &rules, 100);
     let name = |step| Name { family: Family(b"f.{step}.{rank}".to_vec()), step };
-    sets.iter_mut().for_each(|set| set.name = name(set.name.step));
+    sets.iter_mut().for_each(|set| set.name = name(set.name.step.clone()));
     register.take(&sets, &rules, 100);
     let steps: Vec<u64> = known(&register).into_iter().map(|(_, step, _)| step).collect();
     assert_eq!(steps, [10, 20, 30]);
@@ -190,7 +195,7 @@ fn one_in_so_many_is_wanted_outside_also_where_names_are_used_again() {
     let (mut sets, mut wanted) = (Vec::new(), Vec::new());
     for version in 1..=9 {
         let step = version % 2;
-        sets.retain(|one: &Set| one.name.step != Some(step));
+        sets.retain(|one: &Set| one.name.step != Some(step.into()));
         let newest_ns = version as i64;
         sets.push(Set { newest_ns, ..set(step, version, DrainProgress::Complete) });
         register.take(&sets, &rules, newest_ns);

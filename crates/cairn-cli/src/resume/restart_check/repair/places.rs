@@ -3,7 +3,8 @@
 //! Must stay true: no file of another checkpoint, and no file without one, is moved. What was set
 //! aside before is not replaced.
 
-use cairn_agent::checkpoint::sets::series::has_number;
+use cairn_agent::checkpoint::sets::series::has_step;
+use cairn_agent::model::checkpoint_name::Step;
 use cairn_agent::model::path::{ASIDE, BUILDING, FilePath, UNFINISHED, unfinished_place};
 use std::collections::BTreeSet;
 
@@ -11,14 +12,14 @@ use std::collections::BTreeSet;
 /// in their names, and its files outside of such directories. `files` and `others` are all files of
 /// a namespace.
 pub fn places<'a>(
-    step: Option<u64>,
+    step: Option<&Step>,
     files: &[FilePath],
     others: impl Iterator<Item = &'a FilePath>,
 ) -> BTreeSet<FilePath> {
     let shared: BTreeSet<FilePath> = others.flat_map(directories_of).collect();
     let is_named = |directory: &FilePath| {
         let name = directory.split().map(|(_, name)| name);
-        name.zip(step).is_some_and(|(name, step)| has_number(name, step))
+        name.zip(step).is_some_and(|(name, step)| has_step(name, step))
     };
     let place = |file: &FilePath| {
         let mut directories = directories_of(file).into_iter();
@@ -69,9 +70,10 @@ mod tests {
     }
 
     fn found(step: Option<u64>, own: &[&str], others: &[&str]) -> Vec<String> {
+        let step = step.map(Step::from);
         let files: Vec<FilePath> = own.iter().map(|file| path(file)).collect();
         let others: Vec<FilePath> = others.iter().map(|file| path(file)).collect();
-        let places = places(step, &files, others.iter()).into_iter();
+        let places = places(step.as_ref(), &files, others.iter()).into_iter();
         places.map(|place| place.to_lossy().into_owned()).collect()
     }
 
