@@ -179,7 +179,7 @@ pub struct Manifest {
     /// Directories with places of their own. All paths below are those of the store.
     #[serde(default, skip_serializing_if = "Mapping::is_empty")]
     pub map: Mapping,
-    /// Number of the turn that brought the last cut, see [`crate::persist::journal`].
+    /// Number of the turn that brought the last cut, see `journal.rs`.
     #[serde(default)]
     pub turn: u64,
     /// Whether the last cut is here as a whole, verified.
