@@ -131,7 +131,7 @@ impl ArchiveMonitor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::checkpoint_policy::Every;
+    use cairn_job::checkpoint::policy::Every;
 
     #[test]
     fn checkpoint_is_owed_until_it_was_looked_at_and_found_there() {

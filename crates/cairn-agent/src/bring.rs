@@ -19,10 +19,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use crate::model::error::Result;
-use crate::model::path::FilePath;
 use crate::model::protocol::{Bringing, Failed};
-use crate::store::node::Node;
 use crate::store::volume::Volume;
+use cairn_job::file::node::Node;
+use cairn_job::file::path::FilePath;
 use queue::{Item, Key};
 
 /// Maximum number of failures kept for the status.

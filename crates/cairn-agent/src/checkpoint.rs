@@ -2,5 +2,3 @@
 //! damaged.
 
 pub mod quarantine;
-pub mod retention;
-pub mod sets;

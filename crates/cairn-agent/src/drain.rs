@@ -22,10 +22,8 @@ pub(crate) mod failures;
 pub mod forecast;
 pub(crate) mod meter;
 pub mod pace;
-pub mod plan;
 pub(crate) mod queue;
 pub(crate) mod release;
-mod sequence;
 #[cfg(test)]
 mod tests;
 pub(crate) mod turn;
@@ -41,31 +39,32 @@ pub use unchanged::Since;
 use unchanged::Unchanged;
 
 use crate::checkpoint::quarantine::Places;
-use crate::checkpoint::sets::register::{Checkpoint, Level};
-use crate::checkpoint::sets::{self, NamespaceTree};
 use crate::drain::checkpoints::{Checkpoints, View};
-use crate::drain::copies::{Copier, SPARE_BYTES_MIN, Shelf, Spare};
+use crate::drain::copies::{Copier, Shelf, Spare};
 use crate::drain::failures::Failures;
 use crate::drain::meter::Meter;
-use crate::drain::plan::{Plan, lies_in, plan};
-use crate::drain::sequence::Material;
 use crate::image::Moment;
-use crate::model::checkpoint_policy::Every;
 use crate::model::drain_task::DrainTask;
 use crate::model::error::{Error, Result};
 use crate::model::job::{Description, Job, RUN_LOCK};
 use crate::model::lock;
 use crate::model::log::Complaints;
-use crate::model::path::FilePath;
 use crate::model::protocol::{Failed, Outcome, Progress};
-use crate::persist::comparison::has_bytes_of;
 use crate::persist::ledger::Ledger;
-use crate::persist::manifest::{self, Entry, State, manifest_path};
 use crate::persist::marks::Marks;
-use crate::persist::steps::{Fate, Step};
-use crate::store::node::{Kind, Tree};
 use crate::store::reaper;
 use crate::store::volume::{Volume, now};
+use cairn_job::checkpoint::policy::Every;
+use cairn_job::checkpoint::sets::register::{Checkpoint, Level};
+use cairn_job::checkpoint::sets::{self, NamespaceTree};
+use cairn_job::file::node::{Kind, Node, Tree};
+use cairn_job::file::path::FilePath;
+use cairn_job::outside::comparison::has_bytes_of;
+use cairn_job::outside::manifest::{self, Entry, State, manifest_path};
+use cairn_job::outside::steps::{Fate, Step};
+use cairn_job::pass::plan::{Plan, lies_in, plan};
+use cairn_job::pass::sequence::Material;
+use cairn_job::pass::sequence::SPARE_BYTES_MIN;
 
 /// Number of cuts taken in an attempt to get steady copies of mapped files.
 const ATTEMPTS: usize = 3;
@@ -568,7 +567,12 @@ impl Drainer {
 
     /// Returns the steps of the turn.
     fn steps(&self, ledger: &Ledger, cut: &Cut<'_>, plans: &[Plan]) -> Result<Vec<Step>> {
-        let inode_of = |path: &FilePath| Ok(ledger.find_ours(path)?.map(|(_, found)| found.inode));
+        let mut inodes = HashMap::new();
+        for (from, _) in plans.iter().flat_map(|plan| &plan.renames) {
+            if let Some((_, found)) = ledger.find_ours(from)? {
+                inodes.insert(from.clone(), found.inode);
+            }
+        }
         let may_try = |path: &FilePath| self.failures.may_try(path);
         let has_all = |tree: &Tree, plan: &Plan| {
             let made = |path: &FilePath| tree.get(path).and_then(|it| self.shelf.made(path, it));
@@ -578,10 +582,10 @@ impl Drainer {
             && cut.trees.iter().zip(plans).all(|((_, tree), plan)| has_all(tree, plan));
         let mut steps = Vec::new();
         for ((_, tree), plan) in cut.trees.iter().zip(plans) {
-            let (manifest, shelf) = (ledger.manifest(), &self.shelf);
-            let (inode_of, may_try) = (&inode_of, &may_try);
-            let material = Material { plan, tree, manifest, shelf, inode_of, may_try, is_whole };
-            steps.extend(material.sequence()?);
+            let made = &|path: &FilePath, node: &Node| self.shelf.made(path, node);
+            let (manifest, inodes, may_try) = (ledger.manifest(), &inodes, &may_try);
+            let material = Material { plan, tree, manifest, made, inodes, may_try, is_whole };
+            steps.extend(material.sequence());
         }
         for step in &mut steps {
             if let Step::Place { path, fate, .. } = step

@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 
 use crate::model::error::{Error, Result};
 use crate::model::log;
-use crate::model::path::FilePath;
-use crate::store::node::{Kind, Tree};
 use crate::store::volume::Volume;
+use cairn_job::file::node::{Kind, Tree};
+use cairn_job::file::path::FilePath;
 
 /// Time limit for writes that were in flight at the cut.
 const SETTLE_PATIENCE: Duration = Duration::from_secs(30);

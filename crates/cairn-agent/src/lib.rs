@@ -20,4 +20,3 @@ mod test_store;
 pub mod timeline;
 
 pub use model::error::{Error, Result};
-pub use model::path::FilePath;

@@ -3,8 +3,6 @@
 
 pub mod advise;
 pub mod archive;
-pub mod checkpoint_name;
-pub mod checkpoint_policy;
 pub mod clock;
 pub mod directory_id;
 pub mod drain_task;
@@ -14,12 +12,9 @@ pub mod holder;
 pub mod job;
 pub mod lock;
 pub mod log;
-pub mod mapping;
 pub(crate) mod observable;
-pub mod path;
 pub mod policy;
 pub(crate) mod priority;
 pub mod protocol;
 pub mod ranks;
-pub mod space_policy;
 pub mod store_file;

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::model::job::{DeviceKind, JOB_FORMAT, Job, Scope, TierSpec};
-use crate::model::path::FilePath;
 use crate::store::volume::Volume;
 use crate::store::write::{NewFile, overwrite};
+use cairn_job::file::path::FilePath;
 
 const BLOCKS: u32 = 1024;
 

@@ -21,9 +21,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-use crate::checkpoint::sets::register::Level;
-use crate::model::checkpoint_name::Step;
 use crate::model::store_file;
+use cairn_job::checkpoint::name::Step;
+use cairn_job::checkpoint::sets::register::Level;
 
 /// Name of the file in the store's directory.
 pub const TIMELINE_FILE: &str = "agent.timeline";

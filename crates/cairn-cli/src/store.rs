@@ -17,13 +17,13 @@ pub(crate) mod unsaved;
 use cairn_agent::agent::client::Client;
 use cairn_agent::model::job::{JOB_FILE, Job, RUN_LOCK, is_valid_job_name};
 use cairn_agent::model::lock;
-use cairn_agent::model::path::FilePath;
 use cairn_agent::store::volume::{Volume, prefix_of};
 use cairn_device::media::label::Identity;
 use cairn_device::store::{
     Candidate, candidate_roots, find_candidate, namespace, removed_job, store_path,
 };
 use cairn_device::{Store, TierPlace};
+use cairn_job::file::path::FilePath;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};

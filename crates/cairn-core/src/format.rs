@@ -5,6 +5,7 @@ pub(crate) mod layout;
 pub(crate) mod log_media;
 pub(crate) mod media;
 pub(crate) mod memory;
+pub mod note;
 pub(crate) mod placement;
 pub(crate) mod record;
 pub(crate) mod superblock;

@@ -37,6 +37,7 @@ pub use format::layout::{
 };
 pub use format::media::{MEDIA_BLOCK_BYTES, Media, SECTOR_BYTES};
 pub use format::memory::{Acquired, HeapMemory, LOCK_WORDS, Memory};
+pub use format::note;
 pub use format::placement::{NumaPolicy, Placement};
 pub use format::record::Operation;
 pub use format::superblock::{FurtherTier, MEDIA_MAGIC, MEDIA_VERSION, MediaOptions, Superblock};

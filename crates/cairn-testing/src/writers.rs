@@ -7,11 +7,11 @@
 //! Invariant: wholeness is computed from the script alone, whatever the agent says of checkpoints.
 
 use crate::random::Random;
-use cairn_agent::checkpoint::sets::Member;
-use cairn_agent::model::path::FilePath;
-use cairn_agent::store::extended::Extended;
-use cairn_agent::store::node::Kind;
-use cairn_agent::store::node::{Node, Tree};
+use cairn_job::checkpoint::sets::Member;
+use cairn_job::file::extended::Extended;
+use cairn_job::file::node::Kind;
+use cairn_job::file::node::{Node, Tree};
+use cairn_job::file::path::FilePath;
 use std::collections::{BTreeMap, BTreeSet};
 
 const MS: i64 = 1_000_000;

@@ -141,17 +141,48 @@ fn preload_is_resolved_then_it_depends_on_our_crates_libc_and_a_decoder() {
     depends_exactly_on("cairn-preload", &[&ours[..], decoder, &CRYPTOGRAPHY].concat());
 }
 
+/// What a decision must not see: clocks, threads, files, sockets, processes.
+const WORLD: [&str; 9] = [
+    "std::fs",
+    "std::io",
+    "std::net",
+    "std::process",
+    "std::thread",
+    "std::sync",
+    "Instant",
+    "SystemTime",
+    "cairn_platform::sys",
+];
+
+#[test]
+fn job_is_read_then_it_decides_without_clock_thread_socket_or_file() {
+    let own = ["cairn-core", "cairn-platform"].map(str::to_owned);
+    assert_eq!(own_direct_dependencies("cairn-job"), own.into());
+    let mut files = Vec::new();
+    rust_files(&workspace().join("crates/cairn-job/src"), &mut files);
+    for file in files.iter().filter(|file| !is_test_module(file)) {
+        let source = std::fs::read_to_string(file).expect("is a source");
+        for (number, line) in shipped_lines(&source) {
+            let code = line.split("//").next().unwrap_or_default();
+            let found = WORLD.iter().find(|word| code.contains(**word));
+            assert_eq!(found, None, "{}:{number}", file.display());
+        }
+    }
+}
+
 #[test]
 fn agent_is_resolved_then_it_depends_on_neither_posix_nor_preload() {
     let found = dependencies("cairn-agent");
     assert!(found.contains("cairn-core") && found.contains("cairn-device"), "{found:?}");
     let ours = found.iter().filter(|name| name.starts_with("cairn-")).count();
-    assert_eq!(ours, 4, "of our crates only core, platform, nvme and device: {found:?}");
+    assert_eq!(ours, 5, "of our crates only core, platform, nvme, device and job: {found:?}");
 }
 
 #[test]
 fn shipped_crates_are_resolved_then_none_depends_on_testing() {
-    for package in INSIDE.into_iter().chain(["cairn-target", "cairn-agent", "cairn-cli"]) {
+    for package in
+        INSIDE.into_iter().chain(["cairn-target", "cairn-job", "cairn-agent", "cairn-cli"])
+    {
         let found = dependencies(package);
         assert!(!found.contains("cairn-testing"), "{package} depends on cairn-testing");
         let has_preload = found.contains("cairn-preload");

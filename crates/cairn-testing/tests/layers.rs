@@ -22,7 +22,7 @@ struct House {
     cycle: usize,
 }
 
-const HOUSES: [House; 6] = [
+const HOUSES: [House; 7] = [
     House {
         name: "cairn-core",
         rooms: &["recovery", "image", "data", "namespace", "process", "space", "engine", "format"],
@@ -74,6 +74,12 @@ const HOUSES: [House; 6] = [
         cycle: 2,
     },
     House {
+        name: "cairn-job",
+        rooms: &["pass", "outside", "checkpoint", "file"],
+        up: &[],
+        cycle: 5,
+    },
+    House {
         name: "cairn-agent",
         rooms: &[
             "agent",
@@ -88,7 +94,7 @@ const HOUSES: [House; 6] = [
             "model",
         ],
         up: &[],
-        cycle: 5,
+        cycle: 4,
     },
     House {
         name: "cairn-cli",

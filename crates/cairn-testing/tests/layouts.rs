@@ -11,13 +11,13 @@
 //!
 //! The seed of a failure is in its message.
 
-use cairn_agent::FilePath;
-use cairn_agent::checkpoint::sets::policy::Rules;
-use cairn_agent::checkpoint::sets::register::{Moment, Register};
-use cairn_agent::checkpoint::sets::{DrainProgress, Run, Set};
-use cairn_agent::model::checkpoint_policy::CheckpointPolicy;
-use cairn_agent::store::extended::Extended;
-use cairn_agent::store::node::{Kind, Node, Tree};
+use cairn_job::checkpoint::policy::CheckpointPolicy;
+use cairn_job::checkpoint::sets::register::{Moment, Register};
+use cairn_job::checkpoint::sets::rules::Rules;
+use cairn_job::checkpoint::sets::{DrainProgress, Run, Set};
+use cairn_job::file::extended::Extended;
+use cairn_job::file::node::{Kind, Node, Tree};
+use cairn_job::file::path::FilePath;
 use cairn_testing::random::{Random, SEEDS_VARIABLE, environment_number, soaking};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;

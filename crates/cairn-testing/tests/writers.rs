@@ -11,11 +11,11 @@
 //! A seed is one life of one style. `CAIRN_TEST_SEEDS=n` runs n, `CAIRN_TEST_SEED=s` repeats one
 //! and prints its events.
 
-use cairn_agent::checkpoint::sets::policy::Rules;
-use cairn_agent::checkpoint::sets::register::{Moment, Register};
-use cairn_agent::checkpoint::sets::{Ranks, Run};
-use cairn_agent::model::checkpoint_policy::CheckpointPolicy;
-use cairn_agent::model::path::FilePath;
+use cairn_job::checkpoint::policy::CheckpointPolicy;
+use cairn_job::checkpoint::sets::register::{Moment, Register};
+use cairn_job::checkpoint::sets::rules::Rules;
+use cairn_job::checkpoint::sets::{Ranks, Run};
+use cairn_job::file::path::FilePath;
 use cairn_testing::random::{Random, SEED_VARIABLE, environment_number, for_each_seed};
 use cairn_testing::writers::{STRIDE, Style, Way, World, script};
 use std::collections::{BTreeMap, BTreeSet};

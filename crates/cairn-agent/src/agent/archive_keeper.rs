@@ -11,7 +11,6 @@ use crate::archive::client::{Client, Pause};
 use crate::archive::manifest::{MARK, Manifest};
 use crate::archive::upload::Uploader;
 use crate::archive::{Owed, fetch, select};
-use crate::checkpoint::sets::register::{Checkpoint, REGISTER_FILE, Register};
 use crate::drain::failures::Backoff;
 use crate::model::archive::{ArchivePolicy, ArchiveStatus, Phase};
 use crate::model::error::{Error, Refusal, Result};
@@ -21,6 +20,8 @@ use crate::model::policy::Priority;
 use crate::model::priority;
 use crate::model::store_file::{Version, version};
 use crate::store::read::Buffer;
+use crate::store::register_file::{self, REGISTER_FILE};
+use cairn_job::checkpoint::sets::register::{Checkpoint, Register};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::thread;
@@ -133,7 +134,7 @@ impl<'a> Keeper<'a> {
         let Some(policy) = self.policy.clone() else { return Ok(()) };
         shared.archive.state().is_busy = true;
         self.note(shared, &policy, Phase::Uploading, 1);
-        let known = Register::load(shared.directory())?;
+        let known = register_file::load(shared.directory())?;
         self.wants_newest |= newest || self.seen.is_over;
         if self.client.is_none() {
             self.client = Some(Client::new(&policy, pause).map_err(of_agent)?);
@@ -153,7 +154,7 @@ impl<'a> Keeper<'a> {
         let mut trouble = None;
         loop {
             // More checkpoints may have become complete meanwhile.
-            let known = Register::load(shared.directory())?;
+            let known = register_file::load(shared.directory())?;
             self.failed.retain(|id, _| known.checkpoints().iter().any(|one| one.id == *id));
             let missing = self.missing(&known, &job.store);
             let newest_seen = known.checkpoints().iter().map(|one| one.id).max().unwrap_or(0);
@@ -353,7 +354,7 @@ fn of_agent(error: Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::path::FilePath;
+    use cairn_job::file::path::FilePath;
 
     /// Mechanism: every failure of a checkpoint, except those reported by the server, was blamed on
     /// the checkpoint. Consequence: when a thread could not be started, or a tier not be read for a

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::agent::shared::Shared;
 use crate::drain::forecast::forecast;
 use crate::model::error::Result;
-use crate::store::node::Kind;
+use cairn_job::file::node::Kind;
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 

@@ -5,8 +5,8 @@
 
 use crate::agent::shared::Shared;
 use crate::model::log::Complaints;
-use crate::model::path::FilePath;
 use crate::store::volume::Volume;
+use cairn_job::file::path::FilePath;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -4,16 +4,17 @@
 //! Must stay true: the file is replaced as a whole, so a reader sees one moment. An agent that
 //! cannot write it goes on draining. Several agents on a node write one file each.
 
+use crate::store::register_file;
 use cairn_platform::prometheus::Exposition;
 use std::fs;
 use std::time::Duration;
 
 use crate::agent::shared::Shared;
-use crate::checkpoint::sets::register::{Checkpoint, Level, Register};
 use crate::model::error::{Error, Result};
 use crate::model::job::Job;
 use crate::model::log::Complaints;
 use crate::model::protocol::{Phase, Status};
+use cairn_job::checkpoint::sets::register::{Checkpoint, Level};
 
 /// Interval at which the file is written.
 const WRITE_EVERY: Duration = Duration::from_secs(5);
@@ -37,7 +38,7 @@ fn write(shared: &Shared) -> Result<()> {
     let Job { job, metrics: Some(path), .. } = Job::load(shared.directory())? else {
         return Ok(());
     };
-    let checkpoints = Register::load(shared.directory())?;
+    let checkpoints = register_file::load(shared.directory())?;
     let text = describe(&job, &shared.status(), checkpoints.checkpoints());
     let mut temporary = path.as_os_str().to_owned();
     // The collector reads only names that end in `.prom`.
@@ -101,10 +102,10 @@ fn describe(job: &str, status: &Status, checkpoints: &[Checkpoint]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::sets::Member;
-    use crate::model::checkpoint_name::{Family, Name};
-    use crate::model::path::FilePath;
     use crate::model::protocol::{Bringing, Failed};
+    use cairn_job::checkpoint::name::{Family, Name};
+    use cairn_job::checkpoint::sets::Member;
+    use cairn_job::file::path::FilePath;
 
     #[test]
     fn files_that_are_brought_in_are_told() {

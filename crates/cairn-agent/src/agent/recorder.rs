@@ -29,17 +29,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::agent::shared::Shared;
-use crate::checkpoint::sets::Member;
-use crate::checkpoint::sets::register::{Checkpoint, Level};
 use crate::model::error::{Error, Result};
 use crate::model::job::Job;
-use crate::model::path::FilePath;
 use crate::persist::destination::Destination;
 use crate::store::volume::{Volume, now};
 use crate::timeline::{
     BYTES_MAX, LineOut, MARKS_MAX, Mark, NAME_BYTES_MAX, PROCESSES_MAX, Process, SET_NAME_MAX,
     SETS_MAX, Sample, Set, Share, TIMELINE_FILE, Timeline, beginning, line, timeline_name,
 };
+use cairn_job::checkpoint::sets::Member;
+use cairn_job::checkpoint::sets::register::{Checkpoint, Level};
+use cairn_job::file::path::FilePath;
 
 /// Interval at which the heads of the logs are polled, one word each.
 const GLANCE_EVERY: Duration = Duration::from_millis(50);

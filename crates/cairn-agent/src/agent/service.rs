@@ -37,11 +37,11 @@ use crate::model::error::Result;
 use crate::model::job::{AGENT_LOCK, AGENT_LOG, Description, Job};
 use crate::model::lock;
 use crate::model::log::{self, Complaints, Level};
-use crate::model::path::FilePath;
 use crate::model::protocol::{Failed, Outcome, Phase};
 use crate::store::reaper;
 use crate::store::volume::Volume;
 use crate::store::watch::Watch;
+use cairn_job::file::path::FilePath;
 
 /// Interval at which the logs are polled, and the interval once nothing has changed for
 /// `IDLE_AFTER`.

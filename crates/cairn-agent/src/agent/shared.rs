@@ -24,11 +24,11 @@ use crate::model::drain_task::DrainTask;
 use crate::model::error::{Error, Result};
 use crate::model::job::{Job, RUN_LOCK, Scope};
 use crate::model::observable::Observable;
-use crate::model::path::FilePath;
 use crate::model::policy::AtEnd;
 use crate::model::protocol::{Forecast, Outcome, Phase, Status};
 use crate::store::reaper;
 use crate::store::volume::{Volume, prefix_of};
+use cairn_job::file::path::FilePath;
 
 /// Request about files that the drain carries out while the requester waits.
 pub struct FileRequest {

@@ -15,6 +15,7 @@
 //! Two parts: a thread that notices waiting writers at once, and the work of the drain after each
 //! pass.
 
+use crate::store::notes;
 use cairn_core::Error::NotFound;
 use cairn_core::{Moment, SpaceWaiters};
 use cairn_platform::sys::monotonic_ms;
@@ -24,17 +25,17 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::agent::shared::Shared;
-use crate::checkpoint::retention::{next_due_ns, surplus};
-use crate::checkpoint::sets::marks;
-use crate::checkpoint::sets::register::{Checkpoint, Level};
 use crate::drain::Drainer;
 use crate::drain::release::{Demand, Released, Why};
 use crate::model::error::{Error, Result};
 use crate::model::log;
-use crate::model::path::FilePath;
 use crate::model::protocol::{Outcome, Progress, SpaceStatus};
-use crate::model::space_policy::SpacePolicy;
 use crate::store::volume::{Volume, now};
+use cairn_job::checkpoint::retention::{next_due_ns, surplus};
+use cairn_job::checkpoint::sets::marks;
+use cairn_job::checkpoint::sets::register::{Checkpoint, Level};
+use cairn_job::checkpoint::space_policy::SpacePolicy;
+use cairn_job::file::path::FilePath;
 
 /// Intervals at which waiting writers are looked for: while there are some; while there are none;
 /// where no writer ever waits.
@@ -237,7 +238,7 @@ impl Room {
         volumes: &[Arc<Volume>],
         outcome: &mut Outcome,
     ) -> Result<()> {
-        let notes = marks::read(shared.directory())?;
+        let notes = notes::read(shared.directory())?;
         if !notes.iter().any(marks::is_offload) {
             return Ok(());
         }

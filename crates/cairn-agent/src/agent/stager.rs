@@ -18,6 +18,7 @@
 #[cfg(test)]
 mod tests;
 
+use crate::store::notes;
 use cairn_core::{InodeId, Moment};
 use cairn_device::store::notes::NOTES_FILE;
 use cairn_platform::sys::monotonic_ms;
@@ -33,14 +34,14 @@ use crate::bring::queue::{Item, Key, Queue};
 use crate::bring::source::{self, Source, Verdict};
 use crate::bring::standstill::Standstill;
 use crate::bring::{FileKey, is_absent, is_waited_for, item, part};
-use crate::checkpoint::sets::marks;
 use crate::model::error::Result;
 use crate::model::job::Job;
 use crate::model::log::{self, Complaints};
-use crate::model::path::FilePath;
 use crate::model::priority;
 use crate::model::protocol::Failed;
 use crate::store::volume::{Volume, now};
+use cairn_job::checkpoint::sets::marks;
+use cairn_job::file::path::FilePath;
 
 /// Maximum number of files without waiters that are staged in at a time.
 const WORKERS_MAX: usize = 4;
@@ -297,7 +298,7 @@ impl<'a> Stager<'a> {
         if seen.replace(length) == Some(length) || length == 0 {
             return;
         }
-        let Ok(notes) = marks::read(self.shared.directory()) else { return };
+        let Ok(notes) = notes::read(self.shared.directory()) else { return };
         let mount = self.source.mount();
         self.queue().prefer(|item| {
             let seen = [mount.as_bytes(), b"/", item.path.as_bytes()].concat();

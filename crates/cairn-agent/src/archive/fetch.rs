@@ -6,12 +6,12 @@
 use super::client::{Client, Content};
 use super::manifest::{FORMAT, Manifest, STEM};
 use super::select;
-use crate::checkpoint::sets::register::Checkpoint;
 use crate::model::archive::ArchivePolicy;
 use crate::model::error::Result;
 use crate::model::format;
 use crate::model::job::Job;
-use crate::model::path::FilePath;
+use cairn_job::checkpoint::sets::register::Checkpoint;
+use cairn_job::file::path::FilePath;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;

@@ -4,12 +4,11 @@
 //! Invariant: names of manifest objects differ for checkpoints of one store, and for different
 //! stores of one job.
 
-use crate::checkpoint::sets::{Member, register};
-use crate::model::checkpoint_name::Name;
-use crate::model::path::FilePath;
-use crate::persist::manifest::{
-    CheckpointFile, read_mode, read_number, read_time, write_mode, write_time,
-};
+use cairn_job::checkpoint::name::Name;
+use cairn_job::checkpoint::sets::{Member, register};
+use cairn_job::file::json_text::{read_mode, read_number, read_time, write_mode, write_time};
+use cairn_job::file::path::FilePath;
+use cairn_job::outside::manifest::CheckpointFile;
 use serde::{Deserialize, Serialize};
 
 /// Format that this version writes, and the newest it reads.
@@ -36,7 +35,7 @@ pub struct Manifest {
     /// Id of the checkpoint; unique in that store.
     #[serde(deserialize_with = "read_number")]
     pub id: u64,
-    /// Position in the order of all checkpoints, see [`crate::persist::manifest::order`].
+    /// Position in the order of all checkpoints, see [`cairn_job::outside::manifest::order`].
     /// Checkpoints of one store may share a position; they are then ordered by their ids.
     #[serde(default, deserialize_with = "read_number")]
     pub order: u64,
@@ -119,8 +118,8 @@ impl Manifest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::sets::register::Level;
-    use crate::model::checkpoint_name::Family;
+    use cairn_job::checkpoint::name::Family;
+    use cairn_job::checkpoint::sets::register::Level;
 
     #[test]
     fn manifest_is_read_back_and_named_by_step_store_and_number() {

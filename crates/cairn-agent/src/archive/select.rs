@@ -2,9 +2,9 @@
 //! does not depend on a clock.
 
 use super::manifest::Manifest;
-use crate::checkpoint::sets::register::Checkpoint;
-use crate::model::checkpoint_name::Family;
-use crate::model::checkpoint_policy::Every;
+use cairn_job::checkpoint::name::Family;
+use cairn_job::checkpoint::policy::Every;
+use cairn_job::checkpoint::sets::register::Checkpoint;
 use std::collections::BTreeMap;
 
 const NANOSECONDS_PER_SECOND: i64 = 1_000_000_000;
@@ -58,11 +58,11 @@ pub fn newest(known: &[Checkpoint], store: &str, archived: &[Manifest]) -> Vec<u
 mod tests {
     use super::super::manifest::{FORMAT, File};
     use super::*;
-    use crate::checkpoint::sets::Member;
-    use crate::checkpoint::sets::register::Level;
-    use crate::model::checkpoint_name::Name;
-    use crate::model::path::FilePath;
-    use crate::persist::manifest::CheckpointFile;
+    use cairn_job::checkpoint::name::Name;
+    use cairn_job::checkpoint::sets::Member;
+    use cairn_job::checkpoint::sets::register::Level;
+    use cairn_job::file::path::FilePath;
+    use cairn_job::outside::manifest::CheckpointFile;
 
     fn known(step: u64, second: i64) -> Checkpoint {
         let name = Name { family: Family(b"f.{step}".to_vec()), step: Some(step.into()) };

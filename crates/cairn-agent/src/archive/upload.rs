@@ -20,15 +20,15 @@ use std::sync::Arc;
 use super::begun::{Begun, Notes};
 use super::client::{Client, Content, Listed, Part};
 use super::manifest::{FORMAT, File, MARK, Manifest, STEM};
-use crate::checkpoint::sets::{Member, register};
 use crate::drain::meter::Meter;
 use crate::drain::pace::PacedWork;
 use crate::model::error::{Error, Refusal, Result};
 use crate::model::job::Job;
-use crate::model::path::FilePath;
-use crate::persist::manifest::{CheckpointFile, order};
 use crate::store::read::{Buffer, Chunk, Summary, read_whole};
 use crate::store::volume::{OpenFile, Volume};
+use cairn_job::checkpoint::sets::{Member, register};
+use cairn_job::file::path::FilePath;
+use cairn_job::outside::manifest::{CheckpointFile, order};
 
 /// Minimum size of a part; larger if there would be too many parts. Smaller files are sent whole.
 const PART_BYTES_MIN: u64 = 8 << 20;

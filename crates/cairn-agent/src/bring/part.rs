@@ -18,9 +18,9 @@ use super::queue::{Item, Key};
 use super::source::Verdict;
 use super::{is_absent, is_waited_for};
 use crate::model::error::{Error, Result};
-use crate::model::path::FilePath;
 use crate::store::volume::Volume;
 use crate::store::write::AbsentFile;
+use cairn_job::file::path::FilePath;
 
 /// Number of attempts, and the delay between them, while the file still belongs to an agent that
 /// died while it staged it in.

@@ -7,8 +7,8 @@
 use cairn_core::InodeId;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
-use crate::model::path::FilePath;
 use crate::model::protocol::Bringing;
+use cairn_job::file::path::FilePath;
 
 /// A file in one of several namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -7,6 +7,7 @@
 //! read, says that it has the data of this file. Nobody knows the checksum of an input, so its
 //! source must be, before and after it is read, in the state in which it was found.
 
+use crate::persist::manifest_file;
 use cairn_core::Error::NoSpace;
 use cairn_core::InodeId;
 use cairn_platform::checksum;
@@ -25,11 +26,11 @@ use super::queue::Item;
 use super::{is_absent, path_of};
 use crate::model::error::{Error, Result};
 use crate::model::job::Job;
-use crate::model::path::FilePath;
 use crate::persist::destination::Destination;
-use crate::persist::manifest::{Entry, Manifest};
 use crate::store::inputs::{Content, Inputs, SourceState, Staged, open_source};
 use crate::store::volume::Volume;
+use cairn_job::file::path::FilePath;
+use cairn_job::outside::manifest::{Entry, Manifest};
 
 /// Bytes staged in at a time, unless a hugeblock is larger.
 pub const CHUNK_BYTES: u64 = 4 << 20;
@@ -321,7 +322,7 @@ impl<'a> Source<'a> {
 impl Copies {
     fn load(persist: &std::path::Path, job: &Job) -> Result<Copies> {
         let mut destination = Destination::open(persist, &job.store)?;
-        let manifest = Manifest::load(&mut destination, &job.job)?;
+        let manifest = manifest_file::load(&mut destination, &job.job)?;
         let manifest = manifest.unwrap_or_else(|| Manifest::new(&job.job, &job.store, &job.mount));
         let mut by_content: HashMap<(u64, u32), Vec<FilePath>> = HashMap::new();
         for (path, entry) in &manifest.files {

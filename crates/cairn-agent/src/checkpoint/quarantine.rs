@@ -6,11 +6,11 @@
 //! drained. Replacements under construction are invisible to code that reads a tree. Moves nothing;
 //! `cairn run` does, before a program starts.
 
-use crate::model::checkpoint_name::Name;
 use crate::model::error::{Error, Result};
 use crate::model::format;
-use crate::model::path::{ASIDE, FilePath};
 use crate::model::store_file::{self, MustSurvive};
+use cairn_job::checkpoint::name::Name;
+use cairn_job::file::path::FilePath;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -101,11 +101,6 @@ impl Places {
         let parents = std::iter::successors(Some(path.clone()), |path| Some(path.split()?.0));
         parents.into_iter().any(|place| self.0.contains(&place))
     }
-}
-
-/// Whether `path`, relative to its namespace, lies in the quarantine directory.
-pub fn is_aside(path: &FilePath) -> bool {
-    path.components().next() == Some(ASIDE)
 }
 
 #[cfg(test)]

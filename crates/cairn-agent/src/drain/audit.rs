@@ -7,13 +7,13 @@ use super::Tree;
 use crate::drain::copy;
 use crate::drain::meter::Meter;
 use crate::model::error::{Error, Result};
-use crate::model::path::FilePath;
 use crate::model::protocol::Failed;
 use crate::persist::ledger::Ledger;
-use crate::persist::manifest::{Entry, State};
-use crate::store::node::Kind;
 use crate::store::read::Buffer;
 use crate::store::volume::Volume;
+use cairn_job::file::node::Kind;
+use cairn_job::file::path::FilePath;
+use cairn_job::outside::manifest::{Entry, State};
 use std::sync::Arc;
 
 /// Drops the entries of copies that somebody changed or removed, so that they are made again.

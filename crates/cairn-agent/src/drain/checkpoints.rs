@@ -6,6 +6,9 @@
 //! run has ended, or somebody asks, the latter withhold only checkpoints that are known to be whole
 //! and not wanted. The register on disk holds the result of the last look.
 
+use crate::persist::manifest_file;
+use crate::store::notes;
+use crate::store::register_file;
 use cairn_device::store::notes::Note;
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -16,24 +19,24 @@ use std::time::{Duration, Instant};
 use crate::model::drain_task::{DrainTask, Wanted};
 
 use crate::checkpoint::quarantine::{Places, Repair};
-use crate::checkpoint::sets::marks::{self, Mark};
-use crate::checkpoint::sets::policy::Rules;
-use crate::checkpoint::sets::register::{Checkpoint, Level, Moment, Register};
-use crate::checkpoint::sets::{DrainProgress, Member, NamespaceTree, Ranks, Reason, Run, Set};
-use crate::model::checkpoint_name::{Family, Name};
-use crate::model::checkpoint_policy::Purpose;
 use crate::model::error::Result;
 use crate::model::job::{Job, RUN_LOCK};
-use crate::model::path::FilePath;
 use crate::model::protocol::Unfinished;
 use crate::model::store_file::Version;
 use crate::model::{lock, log, ranks};
 use crate::persist::destination::Destination;
 use crate::persist::ledger::Ledger;
-use crate::persist::manifest::Manifest;
 use crate::store::inputs::{Content, Inputs, SourceState, Staged};
-use crate::store::node::{Kind, Node, Tree};
 use crate::store::volume::now;
+use cairn_job::checkpoint::name::{Family, Name};
+use cairn_job::checkpoint::policy::Purpose;
+use cairn_job::checkpoint::sets::marks::{self, Mark};
+use cairn_job::checkpoint::sets::register::{Checkpoint, Level, Moment, Register};
+use cairn_job::checkpoint::sets::rules::Rules;
+use cairn_job::checkpoint::sets::{DrainProgress, Member, NamespaceTree, Ranks, Reason, Run, Set};
+use cairn_job::file::node::{Kind, Node, Tree};
+use cairn_job::file::path::FilePath;
+use cairn_job::outside::manifest::Manifest;
 
 /// The checkpoints of one store.
 pub struct Checkpoints {
@@ -122,7 +125,7 @@ impl Checkpoints {
         let mut checkpoints = Checkpoints::load(store, job)?;
         let found = job.persist.as_ref().and_then(|persist| {
             let mut destination = Destination::open(persist, &job.store).ok()?;
-            Manifest::load(&mut destination, &job.job).ok().flatten()
+            manifest_file::load(&mut destination, &job.job).ok().flatten()
         });
         if let Some(manifest) = found {
             checkpoints.register.skip(manifest.highest_id(&job.store));
@@ -133,7 +136,7 @@ impl Checkpoints {
     /// Loads the checkpoints of the store in `store` for a caller that only reads them; `job` is
     /// its description. Errors: the register cannot be read.
     pub fn load(store: &Path, job: &Job) -> Result<Checkpoints> {
-        let register = Register::load(store)?;
+        let register = register_file::load(store)?;
         Ok(Checkpoints {
             store: store.to_path_buf(),
             rules: Rules::of(&job.checkpoint),
@@ -176,7 +179,7 @@ impl Checkpoints {
         let places = filled.iter().enumerate().map(|(place, one)| (&one.files[..], place));
         let places: HashMap<&[&FilePath], usize> = places.collect();
         self.register.know(filled.iter().map(|one| &one.name.family));
-        let marks = marks::marks(&marks::read(&self.store)?);
+        let marks = marks::marks(&notes::read(&self.store)?);
         // Also while a repair works on them.
         let sets = self.sets(groves, &marks, running(!self.is_run_under_way()), None)?;
         let place = |set: &&Set| {
@@ -214,7 +217,7 @@ impl Checkpoints {
     /// their checkpoint. Errors: the notes of programs cannot be read.
     pub fn has_purposes(&self) -> Result<bool> {
         let are_inputs = !self.inputs().is_empty();
-        Ok(are_inputs || self.rules.has_purposes(&marks::read(&self.store)?))
+        Ok(are_inputs || self.rules.has_purposes(&notes::read(&self.store)?))
     }
 
     /// Returns the files that are never drained. Inputs that nobody changed are where they came
@@ -249,7 +252,7 @@ impl Checkpoints {
         &self,
         groves: &[NamespaceTree<'_>],
     ) -> Result<Vec<(FilePath, PathBuf, SourceState)>> {
-        let (inputs, notes) = (self.inputs(), marks::read(&self.store)?);
+        let (inputs, notes) = (self.inputs(), notes::read(&self.store)?);
         let purpose = purposes(&self.rules, &self.mount, &notes);
         let names = groves.iter().flat_map(|(_, tree)| tree.iter());
         let kept = names.filter(|(path, node)| {
@@ -336,7 +339,7 @@ impl Checkpoints {
         course: RunState,
         told: DrainTask,
     ) -> Result<View> {
-        let notes = marks::read(&self.store)?;
+        let notes = notes::read(&self.store)?;
         let marks = marks::marks(&notes);
         let repair = Repair::load(&self.store)?.map(|repair| repair.places());
         let run = course.run;
@@ -536,7 +539,7 @@ impl Checkpoints {
     /// Writes the register if it has changed.
     pub fn save(&mut self) -> Result<()> {
         if self.register != self.saved {
-            self.register.save(&self.store)?;
+            register_file::save(&self.register, &self.store)?;
             tell(&self.saved, &self.register);
             self.tell_behind();
             self.saved = self.register.clone();

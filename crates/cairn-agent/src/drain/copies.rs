@@ -12,25 +12,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use crate::drain::copy::{Made, Place, Source, adopt_file, copy_file, copy_together, patch_file};
+use crate::drain::copy::{Place, Source, adopt_file, copy_file, copy_together, patch_file};
 use crate::drain::failures::Failures;
 use crate::drain::meter::Meter;
 use crate::drain::queue::{Item, Queue};
 use crate::drain::unchanged::{Since, Unchanged};
 use crate::model::error::{Error, Result};
-use crate::model::path::FilePath;
 use crate::model::policy::Priority;
 use crate::model::priority;
-use crate::persist::comparison::has_other_extended;
 use crate::persist::ledger::Ledger;
-use crate::persist::manifest::{Copy, Entry};
 use crate::persist::marks::Marks;
-use crate::store::node::{Node, Tree};
 use crate::store::read::Buffer;
 use crate::store::volume::Volume;
-
-/// Smallest spare that is patched; a smaller file is copied anew, together with others.
-pub const SPARE_BYTES_MIN: u64 = 256 << 10;
+use cairn_job::file::node::{Node, Tree};
+use cairn_job::file::path::FilePath;
+use cairn_job::outside::comparison::has_other_extended;
+use cairn_job::outside::manifest::{Copy, Entry};
+use cairn_job::pass::sequence::{Made, SPARE_BYTES_MIN};
 
 /// Copies on the shelf, and spares.
 #[derive(Default)]

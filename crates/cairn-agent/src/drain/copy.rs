@@ -18,7 +18,9 @@
 
 mod earlier;
 
+use crate::store::extended;
 use cairn_core::{Attributes, InodeId};
+use cairn_job::pass::sequence::Made;
 use cairn_platform::checksum;
 use cairn_platform::direct::Aligned;
 use earlier::Earlier;
@@ -33,14 +35,14 @@ use crate::drain::aside::Aside;
 use crate::drain::meter::Meter;
 use crate::drain::pace::PacedWork;
 use crate::model::error::{Error, Result};
-use crate::model::path::FilePath;
 use crate::model::policy::Verify;
 use crate::persist::destination::{Destination, Temporary};
-use crate::persist::manifest::Copy;
 use crate::persist::marks::{MARK_BYTES, MARK_EVERY, Mark, Marks};
-use crate::store::node::Node;
 use crate::store::read::{Buffer, CHUNK_BYTES, Chunk, Known, Start, Summary, read_from};
 use crate::store::volume::{OpenFile, Volume};
+use cairn_job::file::node::Node;
+use cairn_job::file::path::FilePath;
+use cairn_job::outside::manifest::Copy;
 
 /// A file to be copied.
 #[derive(Clone, Copy)]
@@ -53,17 +55,6 @@ pub struct Source<'a> {
     pub node: &'a Node,
     /// Length and CRC32C of its last copy, which the new one may extend.
     pub before: Option<(u64, u32)>,
-}
-
-/// A copy that waits for its turn.
-#[derive(Clone, Debug)]
-pub struct Made {
-    /// The copy.
-    pub copy: Copy,
-    /// Its inode in the persist directory, on the shelf or already in its place.
-    pub inode: u64,
-    /// Whether it begins with all bytes of the copy that it replaces.
-    pub extends: bool,
 }
 
 impl<'a> Source<'a> {
@@ -277,7 +268,8 @@ impl<'a> Written<'a> {
         let (mode, mtime_ns) = (mode & 0o7777, modified.0);
         temporary.file.set_len(bytes).map_err(failed())?;
         let extended = source.volume.extended(&file.path, &summary.attributes)?;
-        let extended = extended.carried(extended.is_empty() || extended.give(&temporary.file));
+        let extended =
+            extended.carried(extended.is_empty() || extended::give(&extended, &temporary.file));
         temporary.set_attributes(mode, Some(mtime_ns))?;
         let copy = Copy { bytes, crc32c: summary.crc32c, mode, mtime_ns, version, extended };
         let extends = prefix.is_same;

@@ -7,13 +7,13 @@ use cairn_core::{Attributes, InodeId, ROOT};
 use std::sync::Arc;
 
 use super::Drainer;
-use crate::checkpoint::sets::Member;
-use crate::checkpoint::sets::register::{Checkpoint, Level};
 use crate::drain::meter::Meter;
 use crate::model::error::{Error, Result};
-use crate::model::path::FilePath;
-use crate::persist::manifest::{State, manifest_path};
 use crate::store::volume::Volume;
+use cairn_job::checkpoint::sets::Member;
+use cairn_job::checkpoint::sets::register::{Checkpoint, Level};
+use cairn_job::file::path::FilePath;
+use cairn_job::outside::manifest::{State, manifest_path};
 
 /// A name that is to leave the store.
 struct Leaving<'a> {

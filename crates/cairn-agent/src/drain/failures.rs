@@ -1,8 +1,8 @@
 //! Files that could not be drained: the reason, and the time of the next attempt.
 
 use crate::model::error::{Error, Result, Severity};
-use crate::model::path::FilePath;
 use crate::model::protocol::Failed;
+use cairn_job::file::path::FilePath;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 

@@ -2,8 +2,8 @@
 
 use crate::drain::pace::Pace;
 use crate::model::error::{Error, Result};
-use crate::model::path::FilePath;
 use crate::model::protocol::{Progress, Stalled};
+use cairn_job::file::path::FilePath;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -12,12 +12,12 @@ use std::sync::Arc;
 use super::Drainer;
 use crate::drain::meter::Meter;
 use crate::model::error::Result;
-use crate::model::path::FilePath;
 use crate::persist::ledger::Ledger;
-use crate::persist::manifest::{Manifest, State, manifest_path};
-use crate::store::node::{Kind, Node};
 use crate::store::reaper;
 use crate::store::volume::Volume;
+use cairn_job::file::node::{Kind, Node};
+use cairn_job::file::path::FilePath;
+use cairn_job::outside::manifest::{Manifest, State, manifest_path};
 
 /// Files that gave up their data.
 #[derive(Debug, Default)]

@@ -1,12 +1,13 @@
 mod turns;
 
 use cairn_core::{Caller, OpenOptions, ROOT, RenameMode};
+use cairn_job::file::path;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use super::*;
-use crate::checkpoint::quarantine::{self, Move, REPAIR_FORMAT, Repair};
+use crate::checkpoint::quarantine::{Move, REPAIR_FORMAT, Repair};
 use crate::store::volume::now;
 use crate::test_store::{TestStore, path};
 
@@ -131,7 +132,7 @@ fn what_a_repair_names_is_left_alone_until_it_is_over() {
     let mut pass = || {
         let reason = Reason::Asked(DrainTask { succeeded: Some(true), ..DrainTask::default() });
         let outcome = drainer.pass(&volumes, true, reason, &Meter::default()).expect("passes");
-        let step = |it: &crate::model::checkpoint_name::Name| it.step.as_ref()?.whole_number();
+        let step = |it: &cairn_job::checkpoint::name::Name| it.step.as_ref()?.whole_number();
         let steps: Vec<u64> = drainer.known().iter().filter_map(|it| step(&it.name)).collect();
         let manifest = Ledger::open(&out, &store.job).expect("opens").manifest().clone();
         let outside = manifest.whole_checkpoints().iter().filter_map(|it| step(&it.name)).collect();
@@ -176,7 +177,7 @@ fn what_a_repair_names_is_left_alone_until_it_is_over() {
     assert_eq!((outcome.complete, steps, outside), (true, vec![1], vec![1]));
     let aside = names(&out.join(".cairn-damaged"));
     assert_eq!(aside.into_iter().collect::<Vec<_>>(), ["restart.2.a", "restart.2.b"]);
-    assert!(quarantine::is_aside(&path(".cairn-damaged/restart.2.a")));
+    assert!(path::is_aside(&path(".cairn-damaged/restart.2.a")));
 }
 
 /// Mechanism: a pass that found a program alive assumed that the run goes on, after the agent had

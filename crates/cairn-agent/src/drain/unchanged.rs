@@ -14,12 +14,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Tree;
-use crate::drain::copies::SPARE_BYTES_MIN;
 use crate::image::Moment;
 use crate::model::error::Result;
-use crate::model::path::FilePath;
-use crate::store::node::Kind;
 use crate::store::volume::Volume;
+use cairn_job::file::node::Kind;
+use cairn_job::file::path::FilePath;
+use cairn_job::pass::sequence::SPARE_BYTES_MIN;
 
 /// Largest number of ranges of one file, and of all files of an image. A file beyond either limit
 /// is compared as a whole.
@@ -90,7 +90,7 @@ impl Unchanged {
 /// Returns the unchanged blocks of each large file of an image.
 fn unchanged(volume: &Volume, tree: &Tree, stored_to: &HashSet<FilePath>) -> Result<Files<u32>> {
     let (mut files, mut all) = (HashMap::new(), 0);
-    let is_known = |path: &FilePath, node: &crate::store::node::Node| {
+    let is_known = |path: &FilePath, node: &cairn_job::file::node::Node| {
         let is_large = node.kind == Kind::File && node.bytes >= SPARE_BYTES_MIN;
         is_large && node.absence.is_none() && !stored_to.contains(path)
     };

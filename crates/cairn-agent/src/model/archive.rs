@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-use crate::model::checkpoint_policy::Every;
+use cairn_job::checkpoint::policy::Every;
 
 /// A bucket and the common prefix of Cairn's object names in it.
 #[derive(Clone, Debug, PartialEq, Eq)]

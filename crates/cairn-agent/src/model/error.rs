@@ -4,7 +4,7 @@
 //! the store are named from its root, as in `/restart.100`.
 
 use crate::model::holder::Holder;
-use crate::model::path::FilePath;
+use cairn_job::file::path::FilePath;
 use std::io;
 use std::path::{Path, PathBuf};
 

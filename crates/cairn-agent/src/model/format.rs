@@ -3,8 +3,6 @@
 use crate::model::error::{Error, Result};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde::de::Error as _;
-use serde::{Deserializer, Serializer};
 use std::path::Path;
 
 /// The field that every format has.
@@ -28,17 +26,4 @@ pub fn version(path: &Path, text: &[u8], supported: u32) -> Result<u32> {
         true => Err(Error::Format { path: path.to_path_buf(), found, supported }),
         false => Ok(found),
     }
-}
-
-/// Writes a checksum as eight hexadecimal digits.
-pub(crate) fn write_checksum<S: Serializer>(
-    checksum: &u32,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&format!("{checksum:08x}"))
-}
-
-/// Reads what [`write_checksum`] wrote.
-pub(crate) fn read_checksum<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
-    u32::from_str_radix(&String::deserialize(deserializer)?, 16).map_err(D::Error::custom)
 }

@@ -13,15 +13,15 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::model::archive::ArchivePolicy;
-use crate::model::checkpoint_policy::CheckpointPolicy;
 use crate::model::directory_id::DirectoryId;
 use crate::model::error::{Error, Result};
 use crate::model::format;
 use crate::model::log::Level;
-use crate::model::mapping::Mapping;
 use crate::model::policy::DrainPolicy;
-use crate::model::space_policy::SpacePolicy;
 use crate::model::store_file::{self, MustSurvive, Version};
+use cairn_job::checkpoint::policy::CheckpointPolicy;
+use cairn_job::checkpoint::space_policy::SpacePolicy;
+use cairn_job::file::mapping::Mapping;
 
 /// Format of `job.json` that this version writes, and the newest it reads.
 pub const JOB_FORMAT: u32 = 1;
@@ -237,7 +237,7 @@ pub fn is_valid_job_name(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::checkpoint_policy::Every;
+    use cairn_job::checkpoint::policy::Every;
     use std::fs;
 
     fn scratch(name: &str) -> PathBuf {

@@ -5,9 +5,9 @@
 //! Does not move bytes; `control.rs` listens and `client.rs` asks.
 
 use crate::model::archive::ArchiveStatus;
-use crate::model::checkpoint_name::Name;
 use crate::model::drain_task::DrainTask;
-use crate::model::path::FilePath;
+use cairn_job::checkpoint::name::Name;
+use cairn_job::file::path::FilePath;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 

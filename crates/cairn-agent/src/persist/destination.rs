@@ -10,10 +10,13 @@
 
 mod shelf;
 
+use crate::store::extended;
 pub use shelf::Temporary;
 use shelf::shelf_name;
 
 use cairn_core::Timestamp;
+use cairn_job::file::node::Kind;
+use cairn_job::outside::found::Found;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
@@ -28,31 +31,13 @@ use std::sync::{Arc, Mutex};
 
 use crate::model::directory_id::DirectoryId;
 use crate::model::error::{Error, Result};
-use crate::model::mapping::Mapping;
-use crate::model::path::FilePath;
-use crate::store::extended::Extended;
+use cairn_job::file::extended::Extended;
+use cairn_job::file::mapping::Mapping;
+use cairn_job::file::path::FilePath;
 
-const NANOSECONDS_PER_SECOND: i64 = 1_000_000_000;
 /// Flags for opening a directory on the way to a file.
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-
-/// Metadata of what is at a path of the persist directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// Regular file, directory, symbolic link or something else.
-    pub kind: FileType,
-    /// Length in bytes.
-    pub bytes: u64,
-    /// Modification time, nanoseconds since the epoch.
-    pub mtime_ns: i64,
-    /// Permission bits.
-    pub mode: u32,
-    /// Inode number.
-    pub inode: u64,
-    /// Number of hard links.
-    pub links: u64,
-}
 
 /// An open persist directory.
 pub struct Destination {
@@ -189,7 +174,7 @@ impl Destination {
         let flags = AtFlags::SYMLINK_NOFOLLOW;
         match rustix::fs::statat(&directory, OsStr::from_bytes(name), flags) {
             Ok(stat) => Ok(Some(Found {
-                kind: FileType::from_raw_mode(stat.st_mode),
+                kind: kind_of(FileType::from_raw_mode(stat.st_mode)),
                 bytes: u64::try_from(stat.st_size).unwrap_or(0),
                 mtime_ns: Timestamp::from_parts(stat.st_mtime, stat.st_mtime_nsec as i64).0,
                 mode: stat.st_mode & 0o7777,
@@ -370,7 +355,7 @@ impl Destination {
         let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
         let set = rustix::fs::chmod(&itself, Mode::from_raw_mode(mode & 0o7777 | 0o600));
         self.refusals.note(set).map_err(self.error(action, path))?;
-        Ok(extended.give(&file))
+        Ok(extended::give(extended, &file))
     }
 
     /// Returns the extended attributes of a file or directory; none if it does not exist.
@@ -380,14 +365,14 @@ impl Destination {
         let opened = opened.and_then(|(parent, name)| {
             rustix::fs::openat(&parent, &name, flags, Mode::empty()).ok()
         });
-        opened.map(Extended::read).unwrap_or_default()
+        opened.map(extended::read).unwrap_or_default()
     }
 
     /// Gives the file at `path` an inode of its own if it has other names: those keep the old inode
     /// unchanged.
     fn separate(&self, path: &FilePath) -> Result<()> {
         match self.look(path)? {
-            Some(found) if found.kind == FileType::RegularFile && found.links > 1 => {}
+            Some(found) if found.kind == Some(Kind::File) && found.links > 1 => {}
             _ => return Ok(()),
         }
         self.copy_on_shelf(path, path)?;
@@ -557,23 +542,13 @@ impl Destination {
     }
 }
 
-/// Whether a time read back is the one that was set, also on a file system whose times are coarser
-/// or have a smaller range.
-pub fn same_time(set_ns: i64, found_ns: i64) -> bool {
-    const GRANULARITIES_NS: [i64; 4] = [1, 100, 1_000, NANOSECONDS_PER_SECOND];
-    let is_rounded = |step| set_ns.checked_sub(set_ns.rem_euclid(step)) == Some(found_ns);
-    GRANULARITIES_NS.into_iter().any(is_rounded) || is_nearest(set_ns, found_ns)
-}
-
-/// Whether `found_ns` is the first or last time of a file system that cannot store `set_ns`.
-fn is_nearest(set_ns: i64, found_ns: i64) -> bool {
-    // 1901, with 32 bits, and 1970.
-    const FIRST_SECONDS: [i64; 2] = [i32::MIN as i64, 0];
-    // 2038 and 2106. The limit of ext4, 2446, is beyond the range of a timestamp.
-    const LAST_SECONDS: [i64; 2] = [i32::MAX as i64, u32::MAX as i64];
-    let (set, found) = (Timestamp(set_ns).parts().0, Timestamp(found_ns).parts().0);
-    FIRST_SECONDS.iter().any(|&first| set < first && found == first)
-        || LAST_SECONDS.iter().any(|&last| set > last && found == last)
+fn kind_of(found: FileType) -> Option<Kind> {
+    match found {
+        FileType::RegularFile => Some(Kind::File),
+        FileType::Directory => Some(Kind::Directory),
+        FileType::Symlink => Some(Kind::Symlink),
+        _ => None,
+    }
 }
 
 fn timestamps(mtime_ns: i64) -> Timestamps {
@@ -631,23 +606,8 @@ mod tests {
         temporary.keep();
         destination.publish(&path("d/f")).expect("publishes");
         let found = destination.look(&path("d/f")).expect("looks").expect("is there");
-        assert_eq!((found.bytes, found.mode, found.kind), (4, 0o640, FileType::RegularFile));
-        assert!(same_time(1_500_000_000_123_456_789, found.mtime_ns));
-    }
-
-    #[test]
-    fn time_is_the_same_as_a_coarser_or_the_nearest_one() {
-        let set = -4_123_456_789;
-        for found in [set, -4_123_456_800, -4_123_457_000, -5_000_000_000, 0] {
-            assert!(same_time(set, found), "{found}");
-        }
-        for found in [-4_000_000_000, -6_000_000_000, 1_000_000_000] {
-            assert!(!same_time(set, found), "{found}");
-        }
-        let [first, last] =
-            [i32::MIN, i32::MAX].map(|seconds| Timestamp::from_parts(seconds.into(), 0).0);
-        assert!(same_time(i64::MIN, first) && same_time(i64::MAX, last));
-        assert!(!same_time(set, first) && !same_time(i64::MAX, first));
+        assert_eq!((found.bytes, found.mode, found.kind), (4, 0o640, Some(Kind::File)));
+        assert!(cairn_job::outside::found::same_time(1_500_000_000_123_456_789, found.mtime_ns));
     }
 
     #[test]

@@ -9,9 +9,9 @@
 
 use crate::model::error::{Error, Result};
 use crate::model::log;
-use crate::model::path::FilePath;
 use crate::persist::destination::Destination;
-use crate::persist::manifest::Manifest;
+use cairn_job::file::path::FilePath;
+use cairn_job::outside::manifest::Manifest;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 

@@ -9,9 +9,9 @@
 //! Does not carry out steps; `ledger.rs` does.
 
 use crate::model::error::{Error, Result};
-use crate::model::path::FilePath;
 use crate::persist::destination::Destination;
-use crate::persist::steps::Step;
+use cairn_job::file::path::FilePath;
+use cairn_job::outside::steps::Step;
 use cairn_platform::checksum;
 use std::io::{Read, Write};
 

@@ -7,21 +7,23 @@
 //!
 //! Does not decide what is to be there; `drain/sequence.rs` does.
 
-use crate::checkpoint::sets::register;
-use crate::model::checkpoint_name::Name;
 use crate::model::error::{Error, Result};
 use crate::model::job::Job;
 use crate::model::log;
-use crate::model::path::FilePath;
-use crate::persist::destination::{Destination, Found, same_time};
+use crate::persist::destination::Destination;
 use crate::persist::displaced::Before;
-use crate::persist::manifest::{
+use crate::persist::manifest_file;
+use crate::persist::{journal, ownership};
+use cairn_job::checkpoint::name::Name;
+use cairn_job::checkpoint::sets::register;
+use cairn_job::file::extended::{Carried, Extended};
+use cairn_job::file::node::{Kind, Node};
+use cairn_job::file::path::FilePath;
+use cairn_job::outside::found::{Found, same_time};
+use cairn_job::outside::manifest::{
     Checkpoint, Copy, Entry, Manifest, State, manifest_name, manifest_path, whole_name,
 };
-use crate::persist::steps::{Fate, Step};
-use crate::persist::{journal, ownership};
-use crate::store::extended::{Carried, Extended};
-use crate::store::node::{Kind, Node};
+use cairn_job::outside::steps::{Fate, Step};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -84,7 +86,7 @@ impl Ledger {
         let is_ours = on_disk.as_ref().is_some_and(|manifest| manifest.store == job.store);
         let found = destination.look(&manifest_path(&job.job))?.filter(|_| is_ours);
         let has_drained = on_disk.as_ref().is_some_and(|manifest| !manifest.is_claim());
-        let manifest = Manifest::resume(on_disk, job);
+        let manifest = Manifest::resume(on_disk, manifest_file::fresh(job));
         let steps = journal::read(&destination, manifest.turn)?;
         let mut ledger = Ledger {
             destination,
@@ -175,7 +177,7 @@ impl Ledger {
     /// Opens the directory and the manifest of the job in it. Errors: as `check`.
     pub(crate) fn look(path: &Path, job: &Job) -> Result<(Destination, Option<Manifest>)> {
         let mut destination = Destination::open(path, &job.store)?;
-        let on_disk = Manifest::load(&mut destination, &job.job)?;
+        let on_disk = manifest_file::load(&mut destination, &job.job)?;
         // A directory with this store's manifest is the right one, even if its numbers have
         // changed.
         let is_ours = on_disk.as_ref().is_some_and(|manifest| manifest.store == job.store);
@@ -594,7 +596,7 @@ impl Ledger {
         }
         let full = self.destination.full_path(&path);
         if self.on_disk.is_some() && now.is_some() {
-            let there = Manifest::read(&self.destination, &self.manifest.job)?;
+            let there = manifest_file::read(&self.destination, &self.manifest.job)?;
             if there.is_some_and(|there| there.store != self.manifest.store) {
                 return Err(Error::Superseded { path: full });
             }
@@ -602,7 +604,7 @@ impl Ledger {
             (self.manifest.complete, self.manifest.everything) = (false, false);
             match now.is_none() && !self.is_shared {
                 true => ownership::write_claim(&self.destination, &self.manifest)?,
-                false => self.manifest.commit(&self.destination)?,
+                false => manifest_file::commit(&self.manifest, &self.destination)?,
             }
         }
         self.on_disk = self.destination.look(&path)?;
@@ -682,7 +684,7 @@ impl Ledger {
             self.destination.synchronise(directory)?;
             self.touched.pop_last();
         }
-        self.manifest.commit(&self.destination)?;
+        manifest_file::commit(&self.manifest, &self.destination)?;
         self.dirty = false;
         self.on_disk = self.destination.look(&manifest_path(&self.manifest.job))?;
         Ok(())

@@ -8,10 +8,10 @@
 //! there is nothing to continue.
 
 use crate::model::error::Result;
-use crate::model::path::FilePath;
 use crate::model::store_file::{self, MustSurvive};
 use crate::persist::destination::{Destination, Temporary};
-use crate::store::node::Node;
+use cairn_job::file::node::Node;
+use cairn_job::file::path::FilePath;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

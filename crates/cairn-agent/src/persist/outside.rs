@@ -8,12 +8,13 @@
 
 use crate::model::error::Result;
 use crate::model::job::Job;
-use crate::model::path::FilePath;
-use crate::persist::comparison::holds_data_of;
 use crate::persist::destination::Destination;
 use crate::persist::ledger::Ledger;
-use crate::persist::manifest::{Entry, Manifest, State};
-use crate::store::node::Node;
+use crate::persist::manifest_file;
+use cairn_job::file::node::Node;
+use cairn_job::file::path::FilePath;
+use cairn_job::outside::comparison::holds_data_of;
+use cairn_job::outside::manifest::{Entry, Manifest, State};
 use serde::Serialize;
 use std::path::Path;
 
@@ -67,7 +68,7 @@ impl Outside {
     /// the one that it was; the manifest cannot be read.
     pub fn open(path: &Path, job: &Job) -> Result<Outside> {
         let (destination, manifest) = Ledger::look(path, job)?;
-        Ok(Outside { destination, manifest: Manifest::resume(manifest, job) })
+        Ok(Outside { destination, manifest: Manifest::resume(manifest, manifest_file::fresh(job)) })
     }
 
     /// Returns why a regular file exists only in the store. None: it has a copy outside, or the

@@ -7,11 +7,12 @@
 
 use crate::model::error::{Error, Result};
 use crate::model::job::Job;
-use crate::model::path::FilePath;
 use crate::persist::destination::Destination;
 use crate::persist::ledger::set_rights;
-use crate::persist::manifest::{self, Manifest, manifest_name, manifest_path, whole_name};
-use crate::store::node::Kind;
+use crate::persist::manifest_file;
+use cairn_job::file::node::Kind;
+use cairn_job::file::path::FilePath;
+use cairn_job::outside::manifest::{Manifest, manifest_name, manifest_path, whole_name};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use std::fs::{self, File};
@@ -54,7 +55,7 @@ pub fn owner(directory: &Path, job: &str, launch: Option<&str>) -> Result<Option
     for other in jobs_in(directory)? {
         let path = directory.join(manifest_name(&other));
         let text = fs::read(&path).map_err(Error::file("read", &path))?;
-        let head: Head = manifest::parse(&path, &text)?;
+        let head: Head = manifest_file::parse(&path, &text)?;
         let is_of_us = launch.is_some() && head.owner.as_deref() == launch;
         // A manifest without files is the claim of a job that goes on, unless that has ended well.
         let is_claimed = head.job != job && !head.everything;
@@ -88,9 +89,9 @@ pub(crate) fn check_owner(directory: &Path, job: &str, launch: Option<&str>) -> 
 /// files: two jobs that start at once find each other. Errors: `Owned`; it cannot be written.
 pub fn claim(directory: &Path, job: &Job) -> Result<()> {
     let mut destination = Destination::open(directory, &job.store)?;
-    match job.shared || Manifest::load(&mut destination, &job.job)?.is_some() {
+    match job.shared || manifest_file::load(&mut destination, &job.job)?.is_some() {
         true => Ok(()),
-        false => write_claim(&destination, &Manifest::resume(None, job)),
+        false => write_claim(&destination, &manifest_file::fresh(job)),
     }
 }
 
@@ -101,7 +102,7 @@ pub(crate) fn write_claim(destination: &Destination, manifest: &Manifest) -> Res
     // On file systems without locks, a short race between two jobs remains.
     let _ = rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive);
     check_owner(directory, &manifest.job, manifest.owner.as_deref())?;
-    manifest.commit(destination)
+    manifest_file::commit(manifest, destination)
 }
 
 /// Removes the claim of a store that has drained nothing. A failure is ignored: the claim names no
@@ -109,7 +110,7 @@ pub(crate) fn write_claim(destination: &Destination, manifest: &Manifest) -> Res
 pub fn give_back(directory: &Path, job: &Job) {
     let there = Destination::open(directory, &job.store);
     let Ok(mut there) = there else { return };
-    let manifest = Manifest::load(&mut there, &job.job).ok().flatten();
+    let manifest = manifest_file::load(&mut there, &job.job).ok().flatten();
     if manifest.is_some_and(|it| it.store == job.store && it.is_claim()) {
         let _ = there.remove_file(&manifest_path(&job.job));
     }
@@ -119,7 +120,7 @@ pub fn give_back(directory: &Path, job: &Job) {
 /// there, and returns that. Continues a move that was cut off. Errors: something cannot be moved.
 pub fn set_aside(directory: &Path, job: &str) -> Result<PathBuf> {
     let mut here = Destination::open(directory, "aside")?;
-    let manifest = Manifest::load(&mut here, job)?;
+    let manifest = manifest_file::load(&mut here, job)?;
     let Some(manifest) = manifest else { return Ok(directory.to_path_buf()) };
     let name = |number: u32| directory.join(format!("cairn-aside.{job}.{number}"));
     let is_free = |path: &PathBuf| !path.join(manifest_name(job)).exists();
@@ -138,7 +139,7 @@ pub fn set_aside(directory: &Path, job: &str) -> Result<PathBuf> {
     }
     let there = Destination::open(&place, "aside")?;
     set_rights(&here, &manifest, false)?;
-    let is_ours = |path: &FilePath, entry: &crate::persist::manifest::Entry| {
+    let is_ours = |path: &FilePath, entry: &cairn_job::outside::manifest::Entry| {
         Ok::<bool, Error>(here.look(path)?.is_some_and(|found| entry.is_ours(&found)))
     };
     for (path, entry) in &manifest.files {
@@ -155,11 +156,11 @@ pub fn set_aside(directory: &Path, job: &str) -> Result<PathBuf> {
     }
     // In the set-aside directory, mapped directories lie at their paths in the store.
     let mut unmapped = manifest;
-    unmapped.map = crate::model::mapping::Mapping::default();
-    unmapped.commit(&there)?;
+    unmapped.map = cairn_job::file::mapping::Mapping::default();
+    manifest_file::commit(&unmapped, &there)?;
     set_rights(&there, &unmapped, true)?;
     there.synchronise(&FilePath::root())?;
-    here.map(crate::model::mapping::Mapping::default());
+    here.map(cairn_job::file::mapping::Mapping::default());
     here.remove_file(&manifest_path(job))?;
     here.synchronise(&FilePath::root())?;
     Ok(place)

@@ -19,9 +19,9 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::model::error::{Error, Result};
-use crate::model::path::{FilePath, deserialize_bytes, serialize_bytes};
 use crate::model::store_file::{self, MustSurvive, Version};
-use crate::store::node::{Kind, Node};
+use cairn_job::file::node::{Kind, Node};
+use cairn_job::file::path::{FilePath, deserialize_bytes, serialize_bytes};
 
 /// Name of the record in a store's directory.
 pub const INPUTS_FILE: &str = "inputs.json";
@@ -263,7 +263,7 @@ fn read_list<'de, D: Deserializer<'de>>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::extended::Extended;
+    use cairn_job::file::extended::Extended;
 
     fn path(text: &str) -> FilePath {
         FilePath::parse(text.as_bytes()).expect("a valid path")

@@ -8,9 +8,9 @@ use cairn_core::{ProcessIdentity, SlotId};
 use std::sync::Arc;
 
 use crate::model::error::Result;
-use crate::model::path::FilePath;
 use crate::store::liveness::Living;
 use crate::store::volume::{Volume, now};
+use cairn_job::file::path::FilePath;
 
 /// Largest number of batches of blocks freed in one visit of a namespace, to keep the visit short.
 const RECLAIM_BATCHES_MAX: usize = 256;

@@ -20,11 +20,11 @@ use std::time::Duration;
 
 use crate::model::error::{Error, Result};
 use crate::model::job::Scope;
-use crate::model::path::{FilePath, building_place};
 use crate::model::protocol::Silent;
-use crate::store::extended::Extended;
-use crate::store::node::{Kind, Node, Tree};
 use crate::store::reaper;
+use cairn_job::file::extended::Extended;
+use cairn_job::file::node::{Kind, Node, Tree};
+use cairn_job::file::path::{FilePath, building_place};
 
 /// Interval at which `open_present` checks whether a file has its data.
 const LOOK_EVERY: Duration = Duration::from_millis(5);

@@ -35,8 +35,8 @@ impl Watch {
                 Operation::Write | Operation::Strides | Operation::Replace | Operation::Drained
             );
         });
-        let read =
-            read.map_err(volume.error("read the log of", &crate::model::path::FilePath::root()))?;
+        let read = read
+            .map_err(volume.error("read the log of", &cairn_job::file::path::FilePath::root()))?;
         Ok(changed || read == LogRead::Overrun)
     }
 }

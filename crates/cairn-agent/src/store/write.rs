@@ -6,15 +6,16 @@
 //!
 //! Does not read what it copies.
 
+use crate::store::extended;
 use cairn_core::{
     Committed, HandleId, InodeId, OpenOptions, Position, ROOT, RenameMode, TimeUpdate, Timestamp,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::model::error::Result;
-use crate::model::path::FilePath;
-use crate::store::extended::Extended;
 use crate::store::volume::{Volume, now};
+use cairn_job::file::extended::Extended;
+use cairn_job::file::path::FilePath;
 
 /// Options for creating a file.
 const CREATE: OpenOptions =
@@ -149,7 +150,7 @@ impl<'a> NewFile<'a> {
 
     /// Sets extended attributes, as far as there is room.
     pub fn set_extended(&self, extended: &Extended) -> Result<()> {
-        let set = extended.put(self.writer.volume, self.inode);
+        let set = extended::put(extended, self.writer.volume, self.inode);
         set.map_err(self.writer.volume.error("set the attributes of", &self.writer.path))
     }
 
@@ -200,6 +201,13 @@ pub struct Original {
     pub mtime_ns: i64,
 }
 
+impl From<&cairn_job::outside::manifest::Copy> for Original {
+    fn from(copy: &cairn_job::outside::manifest::Copy) -> Original {
+        let cairn_job::outside::manifest::Copy { bytes, crc32c, mode, mtime_ns, .. } = *copy;
+        Original { bytes, crc32c, mode, mtime_ns }
+    }
+}
+
 /// Brings in the data of an absent file. They are useless unless it is finished.
 pub struct AbsentFile<'a> {
     writer: Writer<'a>,
@@ -223,7 +231,7 @@ impl<'a> AbsentFile<'a> {
             if original.bytes > 0 {
                 fs.make_absent(&caller, opened.handle, original.bytes, original.crc32c)?;
             }
-            extended.put(volume, opened.inode)?;
+            extended::put(extended, volume, opened.inode)?;
             fs.set_mode(&caller, opened.inode, original.mode & 0o7777)?;
             set_mtime(volume, opened.inode, original.mtime_ns)
         };

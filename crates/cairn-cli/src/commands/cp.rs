@@ -1,13 +1,13 @@
 //! `cairn cp`: copies files out of a store or into it.
 
-use cairn_agent::model::path::FilePath;
 use cairn_agent::persist::destination::Destination;
-use cairn_agent::store::extended::Extended;
+use cairn_agent::store::extended;
 use cairn_agent::store::volume::Volume;
 use cairn_core::{Attributes, ROOT};
+use cairn_job::file::node::Kind;
+use cairn_job::file::path::FilePath;
 use clap::Args;
 use glob::{MatchOptions, Pattern};
-use rustix::fs::FileType;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -242,7 +242,7 @@ impl Out<'_> {
         let found = self.destination.look(outer)?.map(|found| found.kind);
         match found {
             // For a directory, copy_out returns the error.
-            None | Some(FileType::RegularFile | FileType::Directory) => {
+            None | Some(Some(Kind::File | Kind::Directory)) => {
                 local::copy_out(self.volume, inner, self.destination, outer, progress)?;
             }
             Some(_) => {
@@ -258,7 +258,7 @@ impl Out<'_> {
     /// Checks that a symbolic link may replace what is at `outer`.
     fn check_replaceable(&self, outer: &FilePath) -> Result<()> {
         match self.destination.look(outer)?.map(|found| found.kind) {
-            None | Some(FileType::RegularFile | FileType::Symlink) => Ok(()),
+            None | Some(Some(Kind::File | Kind::Symlink)) => Ok(()),
             Some(_) => {
                 let path = self.destination.full_path(outer).display().to_string();
                 let problem = "a symbolic link can replace only a file or a link";
@@ -341,7 +341,7 @@ fn copy_in_path(
         return local::make_symlink(volume, inner, bytes, local::mtime_ns(&metadata));
     }
     if metadata.is_dir() {
-        let extended = File::open(source).map(Extended::read).unwrap_or_default();
+        let extended = File::open(source).map(extended::read).unwrap_or_default();
         local::make_directory(volume, inner, metadata.mode(), &extended)?;
         for child in sorted_children(source)? {
             let name = child.file_name().unwrap_or_default().as_bytes();

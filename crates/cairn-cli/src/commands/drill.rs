@@ -6,11 +6,11 @@
 //! would do it, by `cairn run` on the command line. The seed determines the times. A signal that
 //! ends the drill ends the run. The drill does not judge the program's results, only how it ends.
 
-use cairn_agent::checkpoint::sets::register::Checkpoint;
-use cairn_agent::model::checkpoint_name::Step;
 use cairn_agent::store::volume::now;
 use cairn_device::MediumKind;
 use cairn_device::media::medium::{self, Contents};
+use cairn_job::checkpoint::name::Step;
+use cairn_job::checkpoint::sets::register::Checkpoint;
 use clap::Args;
 use serde::Serialize;
 use std::ffi::OsString;

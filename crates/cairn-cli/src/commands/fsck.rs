@@ -8,7 +8,6 @@
 //! Does not read the data of files; `cairn verify` does.
 
 use cairn_agent::model::clock::utc_time;
-use cairn_agent::model::path::FilePath;
 use cairn_core::{
     Attributes, Condition, Durability, Inspection, LogEnd, Media, Recovered, Superblock, inspect,
     recover, repair_superblock,
@@ -16,6 +15,7 @@ use cairn_core::{
 use cairn_device::media::label::{Identity, Label};
 use cairn_device::media::media_file::Access;
 use cairn_device::{MediaFile, Workspace};
+use cairn_job::file::path::FilePath;
 use cairn_nvme::shared::RemotePath;
 use cairn_platform::checksum::crc32c;
 use clap::Args;

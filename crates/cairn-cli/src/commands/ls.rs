@@ -1,13 +1,13 @@
 //! `cairn ls`: lists names in a store, each with its state; and finds the newest file to restart
 //! from.
 
-use cairn_agent::checkpoint::quarantine;
 use cairn_agent::model::clock::utc_time;
 use cairn_agent::model::job::Scope;
-use cairn_agent::model::path::{FilePath, serialize_bytes};
 use cairn_agent::store::read::{Buffer, read_whole};
 use cairn_agent::store::volume::{Volume, prefix_of};
 use cairn_core::{Attributes, ROOT};
+use cairn_job::file::path;
+use cairn_job::file::path::{FilePath, serialize_bytes};
 use cairn_posix::kernel::configuration;
 use clap::Args;
 use glob::{MatchOptions, Pattern};
@@ -332,9 +332,8 @@ fn newest(
     let found = Found::look(store, volumes)?;
     let incomplete = found.incomplete();
     // Damaged checkpoints are listed only if the user asks for their directory.
-    let is_aside = |path: &FilePath| {
-        locate(volumes, path).is_some_and(|(_, inner)| quarantine::is_aside(&inner))
-    };
+    let is_aside =
+        |path: &FilePath| locate(volumes, path).is_some_and(|(_, inner)| path::is_aside(&inner));
     let sees_aside = is_aside(directory);
     let mut candidates = Vec::new();
     for row in list(store, volumes, directory, true)? {

@@ -3,10 +3,11 @@
 
 use cairn_agent::archive::fetch::Archive;
 use cairn_agent::model::archive::ArchivePolicy;
-use cairn_agent::model::path::FilePath;
 use cairn_agent::persist::destination::Destination;
 use cairn_agent::persist::ledger::Ledger;
-use cairn_agent::persist::manifest::{Manifest, manifest_name};
+use cairn_agent::persist::manifest_file;
+use cairn_job::file::path::FilePath;
+use cairn_job::outside::manifest::{Manifest, manifest_name};
 use clap::Args;
 use glob::Pattern;
 use serde::Serialize;
@@ -207,7 +208,7 @@ fn finish_turn(claim: &Claim) -> Result<Option<Manifest>> {
     let job = &claim.store.job;
     let Some(persist) = &job.persist else { return Ok(None) };
     Ledger::settle_earlier(persist, job)?;
-    Ok(Manifest::load(&mut Destination::open(persist, &job.store)?, &job.job)?)
+    Ok(manifest_file::load(&mut Destination::open(persist, &job.store)?, &job.job)?)
 }
 
 /// Finds what can be restored from a directory that was drained to.
@@ -220,7 +221,7 @@ fn in_directory(directory: PathBuf, request: &Request) -> Result<Found> {
     };
     let mut destination = Destination::open(&directory, "restore")?;
     let job = which_job(&directory, request.job.as_deref())?;
-    let manifest = Manifest::load(&mut destination, &job)?;
+    let manifest = manifest_file::load(&mut destination, &job)?;
     let manifest = manifest.ok_or_else(|| missing_manifest(&directory, &job))?;
     let (origin, persist) = (Box::new(destination), Some(directory));
     Ok(Found { origin, manifest, unreadable: Vec::new(), persist })

@@ -4,7 +4,7 @@
 use cairn_agent::model::drain_task::DrainTask;
 use cairn_agent::model::job::RUN_LOCK;
 use cairn_agent::model::lock;
-use cairn_agent::model::path::FilePath;
+use cairn_job::file::path::FilePath;
 use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeMap;

@@ -2,16 +2,17 @@
 
 use cairn_agent::agent::client::Client;
 use cairn_agent::checkpoint::quarantine::Repair;
-use cairn_agent::checkpoint::sets::lag::Behind;
-use cairn_agent::checkpoint::sets::register::{self, Level, Register};
 use cairn_agent::model::job::{DeviceKind, Scope, TierSpec};
-use cairn_agent::model::mapping::{Mapping, Rule};
 use cairn_agent::model::protocol::{Bringing, Phase, Silent, SpaceStatus, Stalled, Status};
 use cairn_agent::model::ranks::Launch;
 use cairn_agent::store::inputs::Inputs;
-use cairn_agent::store::node::Kind;
+use cairn_agent::store::register_file;
 use cairn_agent::store::volume::Volume;
 use cairn_core::{Durability, Timestamp};
+use cairn_job::checkpoint::sets::lag::Behind;
+use cairn_job::checkpoint::sets::register::{self, Level};
+use cairn_job::file::mapping::{Mapping, Rule};
+use cairn_job::file::node::Kind;
 use cairn_nvme::shared::RemotePath;
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -342,7 +343,7 @@ fn report(store: &OpenStore) -> StoreReport {
 /// Returns the complete checkpoints, without those under repair. Empty if the register cannot be
 /// read; the agent reports that.
 fn sets(store: &OpenStore) -> Vec<SetReport> {
-    let register = Register::load(store.directory()).unwrap_or_default();
+    let register = register_file::load(store.directory()).unwrap_or_default();
     let repair = Repair::load(store.directory()).ok().flatten().map(|repair| repair.places());
     let is_whole = |one: &&register::Checkpoint| {
         let mut paths = one.files.iter().map(|file| &file.path);
@@ -384,7 +385,7 @@ fn count_volume(
     inputs: &Inputs,
     report: &mut StoreReport,
 ) -> Result<()> {
-    let root = cairn_agent::FilePath::root();
+    let root = cairn_job::file::path::FilePath::root();
     let usage = volume.fs().usage().map_err(volume.error("measure", &root))?;
     if let Some(meta) = &mut report.meta {
         meta.inodes += usage.inodes;

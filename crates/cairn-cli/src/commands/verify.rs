@@ -2,11 +2,12 @@
 
 use cairn_agent::drain::copy::checksum_of;
 use cairn_agent::model::error::why;
-use cairn_agent::model::path::FilePath;
 use cairn_agent::persist::destination::Destination;
-use cairn_agent::persist::manifest::{Manifest, manifest_name};
-use cairn_agent::store::node::Kind;
+use cairn_agent::persist::manifest_file;
 use cairn_agent::store::read::{Buffer, read_whole};
+use cairn_job::file::node::Kind;
+use cairn_job::file::path::FilePath;
+use cairn_job::outside::manifest::{Manifest, manifest_name};
 use clap::Args;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -218,7 +219,7 @@ fn verify_persist(context: &Context, persist: &Path, job: Option<&str>) -> Resul
     }
     let mut report = VerifyReport { complete: Some(true), ..VerifyReport::default() };
     for job in jobs {
-        let manifest = Manifest::load(&mut destination, &job)?;
+        let manifest = manifest_file::load(&mut destination, &job)?;
         let manifest = manifest.ok_or_else(|| missing_manifest(persist, &job))?;
         report.complete = Some(report.complete == Some(true) && manifest.complete);
         let damaged = verify_manifest(context, &destination, &manifest, &mut report)?;

@@ -4,13 +4,13 @@
 //! Must stay true: the tier is not written to. After a block that differs or cannot be read, the
 //! comparison continues with the rest of the file.
 
-use cairn_agent::model::path::FilePath;
 use cairn_core::{
     Attributes, Caller, InodeId, Media, Microfs, OpenOptions, Position, ROOT, Superblock, inspect,
 };
 use cairn_device::MediaFile;
 use cairn_device::media::label;
 use cairn_device::media::media_file::Access;
+use cairn_job::file::path::FilePath;
 use cairn_platform::checksum::crc32c;
 use std::borrow::Cow;
 use std::collections::HashSet;

@@ -9,10 +9,9 @@ use cairn_agent::agent::client::Client;
 use cairn_agent::model::directory_id::DirectoryId;
 use cairn_agent::model::job::{AGENT_LOCK, DeviceKind, JOB_FORMAT, Job, RUN_LOCK, Scope, TierSpec};
 use cairn_agent::model::lock;
-use cairn_agent::model::mapping::Mapping;
 use cairn_agent::persist::destination::Destination;
 use cairn_agent::persist::ledger::Ledger;
-use cairn_agent::persist::manifest::Manifest;
+use cairn_agent::persist::manifest_file;
 use cairn_agent::persist::ownership as persist_ownership;
 use cairn_agent::store::memory::Memory;
 use cairn_agent::store::reaper;
@@ -23,6 +22,8 @@ use cairn_device::store::TierLocks;
 use cairn_device::store::namespace::{self, Creation};
 use cairn_device::store::notes::{self, Kind, NOTES_FILE, Note};
 use cairn_device::{Store, TierPlace};
+use cairn_job::file::mapping::Mapping;
+use cairn_job::outside::manifest::Manifest;
 use cairn_platform::sys;
 use cairn_posix::process::rank;
 use std::cell::OnceCell;
@@ -817,7 +818,7 @@ fn random_bytes<const COUNT: usize>() -> [u8; COUNT] {
 /// because the agent reports it.
 fn known(persist: &Path, job: &str) -> Option<Manifest> {
     let mut destination = Destination::open(persist, job).ok()?;
-    Manifest::load(&mut destination, job).ok().flatten()
+    manifest_file::load(&mut destination, job).ok().flatten()
 }
 
 /// Returns the mapping of a new store of `job`: the requested one, else the one with which an

@@ -3,13 +3,9 @@
 //! Must stay true: everything that can be refused is refused here, before anything is created.
 
 use cairn_agent::model::archive::ArchivePolicy;
-use cairn_agent::model::checkpoint_policy::CheckpointPolicy;
 use cairn_agent::model::error::why;
 use cairn_agent::model::job::{Job, Scope, TierSpec};
 use cairn_agent::model::log::Level;
-use cairn_agent::model::mapping::{Mapping, Rule};
-use cairn_agent::model::path::FilePath;
-use cairn_agent::model::space_policy::SpacePolicy;
 use cairn_agent::store::memory::Memory;
 use cairn_core::{
     Durability, Geometry, HUGEBLOCK_BYTES_DEFAULT, HUGEBLOCK_BYTES_MIN, MOUNT_BYTES_MAX, Placement,
@@ -17,6 +13,10 @@ use cairn_core::{
 };
 use cairn_device::MediumKind;
 use cairn_device::memory::numa::Topology;
+use cairn_job::checkpoint::policy::CheckpointPolicy;
+use cairn_job::checkpoint::space_policy::SpacePolicy;
+use cairn_job::file::mapping::{Mapping, Rule};
+use cairn_job::file::path::FilePath;
 use cairn_posix::process::rank;
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};

@@ -17,18 +17,19 @@ mod sources;
 pub mod tie;
 
 use archived::Archived;
-use cairn_agent::checkpoint::sets::series::Series;
-use cairn_agent::model::checkpoint_name::{Family, Name};
 use cairn_agent::model::job::Job;
-use cairn_agent::model::path::FilePath;
 use cairn_agent::persist::destination::Destination;
 use cairn_agent::persist::ledger::Ledger;
-use cairn_agent::persist::manifest::{Checkpoint, Copy, Entry, Manifest};
-use cairn_agent::store::extended::Extended;
-use cairn_agent::store::node::Kind;
+use cairn_agent::persist::manifest_file;
 use cairn_agent::store::volume::Volume;
 use cairn_agent::store::write;
 use cairn_core::ROOT;
+use cairn_job::checkpoint::name::{Family, Name};
+use cairn_job::checkpoint::sets::series::Series;
+use cairn_job::file::extended::Extended;
+use cairn_job::file::node::Kind;
+use cairn_job::file::path::FilePath;
+use cairn_job::outside::manifest::{Checkpoint, Copy, Entry, Manifest};
 use on_demand::OnDemand;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, File};
@@ -289,7 +290,7 @@ fn say(job: &Job, line: &str) {
 fn in_places(persist: &Path, job: &Job) -> Result<(Destination, Option<Manifest>)> {
     Ledger::settle_earlier(persist, job)?;
     let mut destination = Destination::open(persist, &job.store)?;
-    let manifest = Manifest::load(&mut destination, &job.job)?;
+    let manifest = manifest_file::load(&mut destination, &job.job)?;
     Ok((destination, manifest.filter(|manifest| !manifest.is_claim())))
 }
 

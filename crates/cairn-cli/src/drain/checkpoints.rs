@@ -5,20 +5,21 @@
 //! Listing changes nothing. A checkpoint is offered for a restart only if the checksums of all its
 //! files match.
 
-use cairn_agent::checkpoint::sets::policy::MATCHING;
-use cairn_agent::checkpoint::sets::register::{Checkpoint, Level};
-use cairn_agent::checkpoint::sets::{self, Member, NamespaceTree};
 use cairn_agent::drain::checkpoints::{Checkpoints, Filled, View};
-use cairn_agent::model::checkpoint_name::{Family, Name, Step};
 use cairn_agent::model::drain_task::DrainTask;
-use cairn_agent::model::path::{FilePath, serialize_bytes};
 use cairn_agent::model::protocol::Unfinished;
 use cairn_agent::persist::destination::Destination;
-use cairn_agent::persist::manifest::{self, Manifest};
+use cairn_agent::persist::manifest_file;
 use cairn_agent::store::inputs::SourceState;
-use cairn_agent::store::node::{Kind, Tree};
 use cairn_agent::store::read::{Buffer, read_whole};
 use cairn_agent::store::volume::{Volume, now};
+use cairn_job::checkpoint::name::{Family, Name, Step};
+use cairn_job::checkpoint::sets::register::{Checkpoint, Level};
+use cairn_job::checkpoint::sets::rules::MATCHING;
+use cairn_job::checkpoint::sets::{self, Member, NamespaceTree};
+use cairn_job::file::node::{Kind, Tree};
+use cairn_job::file::path::{FilePath, serialize_bytes};
+use cairn_job::outside::manifest::{self, Manifest};
 use glob::Pattern;
 use serde::{Serialize, Serializer};
 use std::cmp::Reverse;
@@ -246,7 +247,7 @@ fn outside(store: &OpenStore) -> Result<Option<Manifest>> {
     let Ok(mut destination) = Destination::open(persist, &store.job.store) else {
         return Ok(None);
     };
-    Ok(Manifest::load(&mut destination, &store.job.job)?)
+    Ok(manifest_file::load(&mut destination, &store.job.job)?)
 }
 
 /// Returns a message about the first copy that is known to be damaged.

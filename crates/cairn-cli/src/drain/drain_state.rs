@@ -2,7 +2,7 @@
 //! for.
 
 use cairn_agent::store::inputs::Inputs;
-use cairn_agent::store::node::Kind;
+use cairn_job::file::node::Kind;
 use serde::Serialize;
 
 use crate::error::Result;

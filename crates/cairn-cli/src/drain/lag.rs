@@ -1,8 +1,8 @@
 //! Reports checkpoints that were removed before the drain had copied them.
 
-use cairn_agent::checkpoint::sets::lag::Behind;
-use cairn_agent::checkpoint::sets::register::Register;
+use cairn_agent::store::register_file;
 use cairn_agent::store::volume;
+use cairn_job::checkpoint::sets::lag::Behind;
 use std::path::Path;
 
 use crate::output::duration;
@@ -12,7 +12,7 @@ const NANOSECONDS_PER_SECOND: i64 = 1_000_000_000;
 /// Returns the families of the store in `directory` that missed a checkpoint, as the agent recorded
 /// them. Empty if the register cannot be read; the agent reports that.
 pub fn of(directory: &Path) -> Vec<Behind> {
-    Register::load(directory).unwrap_or_default().lags().behind()
+    register_file::load(directory).unwrap_or_default().lags().behind()
 }
 
 /// Returns a message about one family, with advice.

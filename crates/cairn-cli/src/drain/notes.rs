@@ -1,7 +1,8 @@
 //! Notes of programs about their checkpoints and files (`cairn.h`), for people and their scripts.
 
-use cairn_agent::checkpoint::sets::marks;
+use cairn_agent::store::notes;
 use cairn_device::store::notes::Note;
+use cairn_job::checkpoint::sets::marks;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
@@ -28,7 +29,7 @@ pub struct Checkpoint {
 impl Notes {
     /// Reads the notes of the job of a store. Errors: they cannot be read.
     pub fn of(store: &OpenStore) -> Result<Notes> {
-        Ok(Notes(marks::read(store.directory())?))
+        Ok(Notes(notes::read(store.directory())?))
     }
 
     /// Returns the hints that apply to a file, by its path as the program sees it.

@@ -81,7 +81,7 @@ struct Keeper<'a> {
 impl<'a> Keeper<'a> {
     fn mount(arguments: &'a Arguments) -> Result<Keeper<'a>> {
         let store = Store::open(&arguments.store)?;
-        let volume = Volume::open(&store, NODE, cairn_agent::model::path::FilePath::root())?;
+        let volume = Volume::open(&store, NODE, cairn_job::file::path::FilePath::root())?;
         let Arguments { store, place, allow_other, .. } = arguments;
         let mounted = device::mount(place, &source_of(store), *allow_other);
         let connection = mounted

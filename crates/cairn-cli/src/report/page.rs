@@ -3,8 +3,8 @@
 //! Must stay true: the page loads nothing from elsewhere and runs no script. Names from programs
 //! and users are escaped text. Each chart is also described in words.
 
-use cairn_agent::checkpoint::sets::register::Level;
 use cairn_core::Timestamp;
+use cairn_job::checkpoint::sets::register::Level;
 use std::fmt::Write;
 
 use super::Report;

@@ -4,9 +4,9 @@
 //! Invariant: the bytes of a sample are spread evenly over the columns it covers, and none are
 //! lost. The number of columns and rows is limited, however long and wide the job was.
 
-use cairn_agent::checkpoint::sets::register::Level;
-use cairn_agent::model::checkpoint_name::Step;
 use cairn_agent::timeline::{Sample, Set, Timeline};
+use cairn_job::checkpoint::name::Step;
+use cairn_job::checkpoint::sets::register::Level;
 use serde::Serialize;
 use std::collections::BTreeMap;
 

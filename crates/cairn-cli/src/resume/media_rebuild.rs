@@ -6,15 +6,15 @@
 //! segments are removed; from then on the next run continues the rebuild. For the persist directory
 //! and the archive, the result is another store: what they hold of the old one stays.
 
-use cairn_agent::checkpoint::sets::register::REGISTER_FILE;
 use cairn_agent::model::drain_task::DrainTask;
-use cairn_agent::model::path::FilePath;
 use cairn_agent::persist::marks::MARKS_FILE;
-use cairn_agent::store::node::{Kind, Node};
+use cairn_agent::store::register_file::REGISTER_FILE;
 use cairn_agent::store::volume::Volume;
 use cairn_core::{Attributes, Superblock};
 use cairn_device::store::namespace;
 use cairn_device::{MediaFile, Store, TierPlace};
+use cairn_job::file::node::{Kind, Node};
+use cairn_job::file::path::FilePath;
 use cairn_platform::checksum::crc32c;
 use std::collections::HashMap;
 use std::path::Path;

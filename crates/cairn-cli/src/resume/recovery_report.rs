@@ -3,11 +3,11 @@
 //!
 //! Changes nothing: only the user knows whether the recovered files or the copies are worth more.
 
-use cairn_agent::FilePath;
 use cairn_agent::model::job::Job;
 use cairn_agent::persist::destination::Destination;
-use cairn_agent::persist::manifest::Manifest;
+use cairn_agent::persist::manifest_file;
 use cairn_core::InodeId;
+use cairn_job::file::path::FilePath;
 
 use crate::create::claim::Claim;
 use crate::error::Result;
@@ -51,7 +51,7 @@ fn copies_line(job: &Job, lost: &[FilePath]) -> Option<String> {
     let persist = job.persist.as_ref().filter(|_| !lost.is_empty())?;
     // An unreadable directory is ignored here, because the agent reports it.
     let mut destination = Destination::open(persist, &job.store).ok()?;
-    let manifest = Manifest::load(&mut destination, &job.job).ok()??;
+    let manifest = manifest_file::load(&mut destination, &job.job).ok()??;
     match lost.iter().filter(|path| manifest.has_copy(path)).count() {
         0 => None,
         copies => Some(format!(

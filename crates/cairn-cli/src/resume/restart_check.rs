@@ -16,14 +16,15 @@ mod tests;
 mod torn;
 mod unfinished;
 
-use cairn_agent::checkpoint::quarantine::{self, Repair as Note};
-use cairn_agent::checkpoint::sets::Member;
-use cairn_agent::checkpoint::sets::register::Checkpoint;
-use cairn_agent::model::checkpoint_name::{Family, Name};
-use cairn_agent::model::path::FilePath;
-use cairn_agent::store::node::Kind;
+use cairn_agent::checkpoint::quarantine::Repair as Note;
 use cairn_agent::store::read::{Buffer, read_whole};
 use cairn_agent::store::volume::{Volume, now};
+use cairn_job::checkpoint::name::{Family, Name};
+use cairn_job::checkpoint::sets::Member;
+use cairn_job::checkpoint::sets::register::Checkpoint;
+use cairn_job::file::node::Kind;
+use cairn_job::file::path;
+use cairn_job::file::path::FilePath;
 use repair::Repair;
 use std::collections::BTreeMap;
 use unfinished::{Files, Step};
@@ -89,9 +90,8 @@ pub fn line(claim: &Claim) -> Result<Option<String>> {
         few(told.into_iter())
     };
     let (broken, unknown) = (told(false), told(true));
-    let is_aside = |path: &FilePath| {
-        locate(&volumes, path).is_some_and(|(_, inner)| quarantine::is_aside(&inner))
-    };
+    let is_aside =
+        |path: &FilePath| locate(&volumes, path).is_some_and(|(_, inner)| path::is_aside(&inner));
     let unclean: Vec<&FilePath> = found.unclean.iter().filter(|path| !is_aside(path)).collect();
     let unclean = unclean.into_iter().map(|path| output::escaped(path.as_bytes()));
     let (whole, unclean) = (few(whole), few(unclean));

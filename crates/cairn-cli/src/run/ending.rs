@@ -1,12 +1,12 @@
 //! Last lines of `cairn run`: which files are safe, where they are, and which command to type next.
 
-use cairn_agent::checkpoint::sets::lag::Behind;
 use cairn_agent::model::archive::ArchiveStatus;
 use cairn_agent::model::job::{Job, TierSpec};
 use cairn_agent::model::protocol::Failed;
 use cairn_agent::model::ranks::Launch;
 use cairn_agent::persist::displaced;
-use cairn_agent::persist::manifest::manifest_name;
+use cairn_job::checkpoint::sets::lag::Behind;
+use cairn_job::outside::manifest::manifest_name;
 use cairn_nvme::shared::RemotePath;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -431,7 +431,7 @@ impl Ending<'_> {
 /// Returns a line for each kind of file that is not safe, with some names.
 fn left_over(report: &DrainReport) -> Vec<String> {
     let outcome = &report.outcome;
-    let named = |paths: &[cairn_agent::FilePath]| -> String {
+    let named = |paths: &[cairn_job::file::path::FilePath]| -> String {
         let names: Vec<String> = paths.iter().take(NAMES_MAX).map(ToString::to_string).collect();
         let more = if paths.len() > NAMES_MAX { ", ..." } else { "" };
         format!("{}{more}", names.join(", "))

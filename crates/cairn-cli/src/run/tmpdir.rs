@@ -5,9 +5,9 @@
 //! Python, MPI), which a store does not have.
 
 use cairn_agent::model::job::Scope;
-use cairn_agent::model::path::FilePath;
-use cairn_agent::store::extended::Extended;
 use cairn_device::store::notes::{HINTS, Kind};
+use cairn_job::file::extended::Extended;
+use cairn_job::file::path::FilePath;
 use std::path::{Path, PathBuf};
 
 use crate::create::claim::Claim;

@@ -5,8 +5,8 @@
 //! options.
 
 use cairn_agent::model::archive::{ArchivePolicy, ArchiveStatus, Location, Phase};
-use cairn_agent::model::checkpoint_policy::Every;
 use cairn_agent::model::job::Job;
+use cairn_job::checkpoint::policy::Every;
 use clap::Args;
 use serde::Deserialize;
 

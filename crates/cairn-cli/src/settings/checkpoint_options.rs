@@ -3,8 +3,8 @@
 //!
 //! Must stay true: an invalid pattern is refused here, before anything is created.
 
-use cairn_agent::checkpoint::sets::pattern::Pattern;
-use cairn_agent::model::checkpoint_policy::{CheckpointPolicy, Every, Purpose, Tag};
+use cairn_job::checkpoint::policy::{CheckpointPolicy, Every, Purpose, Tag};
+use cairn_job::checkpoint::sets::pattern::Pattern;
 use clap::Args;
 use serde::Deserialize;
 

@@ -3,9 +3,9 @@
 //!
 //! Must stay true: a source that does not exist is refused before anything is created.
 
-use cairn_agent::model::path::FilePath;
 use cairn_agent::model::policy::SlotPolicy;
 use cairn_agent::store::inputs::Input;
+use cairn_job::file::path::FilePath;
 use clap::Args;
 use serde::Deserialize;
 use std::ffi::OsStr;

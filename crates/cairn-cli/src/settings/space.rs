@@ -4,7 +4,7 @@
 //! Must stay true: every bad value is refused here, before anything is created.
 
 use cairn_agent::model::job::TierSpec;
-use cairn_agent::model::space_policy::SpacePolicy;
+use cairn_job::checkpoint::space_policy::SpacePolicy;
 use clap::Args;
 use serde::Deserialize;
 

@@ -3,10 +3,10 @@
 //!
 //! Must stay true: nothing in it counts. Whoever builds there next removes it first.
 
-use cairn_agent::model::path::{ASIDE, FilePath, building_place, unfinished_place};
-use cairn_agent::store::extended::Extended;
 use cairn_agent::store::volume::Volume;
 use cairn_core::{Caller, ROOT};
+use cairn_job::file::extended::Extended;
+use cairn_job::file::path::{ASIDE, FilePath, building_place, unfinished_place};
 
 use crate::error::Result;
 use crate::store::local;

@@ -4,13 +4,14 @@
 //! symbolic link leads to it. Data that leave the store are compared with their checksums. So are
 //! data that enter it, if a manifest describes them.
 
-use cairn_agent::model::path::FilePath;
 use cairn_agent::persist::destination::Destination;
-use cairn_agent::store::extended::Extended;
+use cairn_agent::store::extended;
 use cairn_agent::store::read::{Buffer, read_whole};
 use cairn_agent::store::volume::Volume;
 use cairn_agent::store::write::{NewFile, set_mtime};
 use cairn_core::{ROOT, Timestamp};
+use cairn_job::file::extended::Extended;
+use cairn_job::file::path::FilePath;
 use cairn_platform::checksum;
 use std::fs::{File, Metadata};
 use std::io::{self, Read, Write};
@@ -51,7 +52,7 @@ pub fn copy_out(
     })?;
     let attributes = summary.attributes;
     temporary.file.set_len(attributes.size).map_err(Error::file("write", &path))?;
-    extended.give(&temporary.file);
+    extended::give(&extended, &temporary.file);
     temporary.finish(attributes.mode, Some(attributes.modified.0))?;
     temporary.keep();
     destination.publish(target)?;
@@ -135,7 +136,7 @@ pub fn copy_in(
     }
     let like = like.unwrap_or(&source);
     let metadata = like.metadata().map_err(Error::file("look at", source_path))?;
-    target.set_extended(&Extended::read(like))?;
+    target.set_extended(&extended::read(like))?;
     target.finish(metadata.mode(), mtime_ns(&metadata))?;
     Ok(Some(crc32c))
 }
@@ -175,7 +176,7 @@ pub fn make_directory(
         }
         Err(error) => return Err(volume.error("make the directory", inner)(error).into()),
     };
-    let given = extended.put(volume, inode);
+    let given = extended::put(extended, volume, inode);
     Ok(given.map_err(volume.error("set the attributes of", inner))?)
 }
 

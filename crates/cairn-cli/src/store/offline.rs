@@ -4,7 +4,6 @@
 //! Must stay true: nothing here writes to the file. While it is open, nobody else uses it. A file
 //! that is not such a tier is refused with one line.
 
-use cairn_agent::model::path::FilePath;
 use cairn_agent::store::volume::now;
 use cairn_core::{
     Attributes, Caller, Credentials, InodeId, MEDIA_BLOCK_BYTES, Media, Microfs, ROOT, Recovered,
@@ -12,6 +11,7 @@ use cairn_core::{
 };
 use cairn_device::media::media_file::Access;
 use cairn_device::{MediaFile, Workspace};
+use cairn_job::file::path::FilePath;
 use cairn_platform::checksum::crc32c;
 use std::borrow::Cow;
 use std::cmp::Ordering;

@@ -7,10 +7,10 @@ use cairn_agent::agent::client::Client;
 use cairn_agent::model::job::{JOB_FILE, Job};
 use cairn_agent::persist::outside::Lack;
 use cairn_agent::store::liveness::{Life, Living};
-use cairn_agent::store::node::Kind;
 use cairn_agent::store::volume::Volume;
 use cairn_core::{ProcessIdentity, Timestamp};
 use cairn_device::store::removed_job;
+use cairn_job::file::node::Kind;
 use cairn_platform::process;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -246,8 +246,8 @@ pub fn programs(store: &OpenStore) -> Result<Vec<u32>> {
     loop {
         let mut programs = Vec::new();
         for volume in &volumes {
-            let failed =
-                volume.error("look after the processes of", &cairn_agent::FilePath::root());
+            let failed = volume
+                .error("look after the processes of", &cairn_job::file::path::FilePath::root());
             let processes = volume.fs().programs().map_err(failed)?;
             let mut living = Living::now();
             let processes = processes.into_iter().map(|(_, process)| process);
@@ -271,7 +271,8 @@ fn agent_of(store: &OpenStore) -> Option<u32> {
 
 /// Returns the live processes of a namespace, without this one and the agent.
 fn living(volume: &Volume, agent: Option<u32>) -> Result<Vec<ProcessIdentity>> {
-    let failed = volume.error("look after the processes of", &cairn_agent::FilePath::root());
+    let failed =
+        volume.error("look after the processes of", &cairn_job::file::path::FilePath::root());
     let processes = volume.fs().processes().map_err(failed)?;
     let mut alive = Living::now();
     let others = processes.into_iter().filter(|(slot, identity)| {

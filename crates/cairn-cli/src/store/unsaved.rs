@@ -6,7 +6,7 @@
 
 use cairn_agent::persist::outside::{Lack, Outside};
 use cairn_agent::store::inputs::Inputs;
-use cairn_agent::store::node::Kind;
+use cairn_job::file::node::Kind;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;

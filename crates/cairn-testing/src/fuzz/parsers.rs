@@ -9,9 +9,9 @@
 mod size;
 
 use cairn_agent::model::job::{Job, is_valid_job_name};
-use cairn_agent::model::path::FilePath;
 use cairn_agent::model::protocol::{Answer, Request};
-use cairn_agent::persist::manifest::Manifest;
+use cairn_job::file::path::FilePath;
+use cairn_job::outside::manifest::Manifest;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;

@@ -10,12 +10,12 @@ use crate::bring::path_of;
 use super::*;
 use crate::bring::source::CHUNK_BYTES;
 use crate::persist::ledger::Ledger;
-use crate::persist::manifest::Copy;
-use crate::store::extended::Extended;
 use crate::store::inputs::{Content, Inputs, Made, SourceState, Staged};
 use crate::store::write::AbsentFile;
 use crate::store::write::Original;
 use crate::test_store::{TestStore, path};
+use cairn_job::file::extended::Extended;
+use cairn_job::outside::manifest::Copy;
 
 /// Returns a store with absent files of these names, each with its name as content, and an agent
 /// without threads.

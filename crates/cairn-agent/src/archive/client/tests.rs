@@ -3,7 +3,7 @@
 use super::answers::Uploads;
 use super::*;
 use crate::archive::object_store::{Mood, ObjectStore, Trouble};
-use crate::model::checkpoint_policy::Every;
+use cairn_job::checkpoint::policy::Every;
 use std::net::TcpListener;
 use std::sync::Mutex;
 

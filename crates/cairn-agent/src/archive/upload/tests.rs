@@ -10,12 +10,12 @@ use std::time::Duration;
 use super::*;
 use crate::archive::client::tests::client;
 use crate::archive::object_store::{Mood, ObjectStore, Trouble};
-use crate::checkpoint::sets::register::Level;
 use crate::drain::pace::tests::Virtual;
 use crate::drain::pace::{Clock, Pace};
-use crate::model::checkpoint_name::{Family, Name};
 use crate::model::policy::DrainPolicy;
 use crate::test_store::TestStore;
+use cairn_job::checkpoint::name::{Family, Name};
+use cairn_job::checkpoint::sets::register::Level;
 
 const MIB: u64 = 1 << 20;
 
@@ -51,7 +51,7 @@ impl World {
     /// Writes files of these contents and returns a checkpoint of them.
     fn checkpoint_of(&self, files: &[(&str, Vec<u8>)]) -> register::Checkpoint {
         files.iter().for_each(|(name, content)| self.write(name, content, 0o640, 1));
-        let member = |(path, node): (FilePath, crate::store::node::Node)| Member {
+        let member = |(path, node): (FilePath, cairn_job::file::node::Node)| Member {
             path,
             inode: node.inode,
             version: node.version,

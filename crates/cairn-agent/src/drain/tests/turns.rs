@@ -1,5 +1,7 @@
 //! Turns of the persist directory that an agent begins and does not end, and files of every kind.
 
+use crate::persist::manifest_file;
+use crate::store::extended;
 use cairn_core::{ExtendedUpdate, OpenOptions, ROOT, RenameMode};
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,13 +10,12 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::drain::plan::plan;
-use crate::model::mapping::{Mapping, Rule};
 use crate::persist::destination::Destination;
 use crate::persist::journal;
-use crate::persist::manifest::Manifest;
-use crate::store::extended::Extended;
 use crate::test_store::{TestStore, path};
+use cairn_job::file::extended::Extended;
+use cairn_job::file::mapping::{Mapping, Rule};
+use cairn_job::pass::plan::plan;
 
 const STORE: &str = "0123456789abcdef";
 
@@ -258,7 +259,7 @@ fn takes_attributes() -> bool {
     let path = std::env::temp_dir().join(name);
     let file = fs::File::create(&path).expect("a scratch file");
     fs::remove_file(&path).expect("removes");
-    extended(&[(b"user.a", b"1")]).give(&file)
+    crate::store::extended::give(&extended(&[(b"user.a", b"1")]), &file)
 }
 
 fn extended(attributes: &[(&[u8], &[u8])]) -> Extended {
@@ -269,7 +270,7 @@ fn extended(attributes: &[(&[u8], &[u8])]) -> Extended {
 fn attributes_shown(path: &Path) -> String {
     let file = fs::File::open(path).expect("opens");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let found = Extended::read(&file);
+    let found = extended::read(&file);
     let each = found.iter().map(|(name, value)| format!(" with {}={}", text(name), text(value)));
     each.collect()
 }
@@ -349,7 +350,7 @@ fn journal_that_outlives_its_turn_changes_nothing() {
         job.store = "another".to_string();
         drop(Ledger::open(&world.out(), &job).expect("opens"));
         assert_eq!((world.copies(), world.inodes()), before, "{map:?}");
-        let after = Manifest::load(&mut world.destination(), &job.job).expect("loads");
+        let after = manifest_file::load(&mut world.destination(), &job.job).expect("loads");
         let contents = |files: &BTreeMap<FilePath, Entry>| -> Vec<_> {
             files.iter().map(|(path, entry)| (path.clone(), entry.bytes, entry.crc32c)).collect()
         };
@@ -477,7 +478,7 @@ fn attributes_that_the_directory_does_not_take_are_counted_and_keep_nothing_from
     names.iter().for_each(|name| world.set_extended("file", name, Some("")));
     let all: Vec<(&[u8], &[u8])> = names.iter().map(|name| (name.as_bytes(), &b""[..])).collect();
     let probe = fs::File::create(world.scratch.join("probe")).expect("creates");
-    let takes = extended(&all).give(&probe);
+    let takes = extended::give(&extended(&all), &probe);
     let mut drainer = Drainer::new(&world.store(), world.job.clone());
     let volumes = [Arc::clone(&world.volume)];
     for _ in 0..2 {

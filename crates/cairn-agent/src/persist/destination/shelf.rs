@@ -8,6 +8,7 @@
 //!
 //! Does not decide what is copied, nor when it gets its name; `drain/copies.rs` and `ledger.rs` do.
 
+use crate::store::extended;
 use cairn_nvme::crypto::Hash;
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
@@ -20,8 +21,7 @@ use std::sync::PoisonError;
 
 use super::{DIRECTORY, Destination, Refusals, timestamps};
 use crate::model::error::{Error, Result};
-use crate::model::path::FilePath;
-use crate::store::extended::Extended;
+use cairn_job::file::path::FilePath;
 
 impl Destination {
     /// Creates a file on the shelf that gets the name `path` once it is complete.
@@ -145,7 +145,7 @@ impl Destination {
             // Somebody is writing to it.
             return Err(failed()(std::io::Error::from(std::io::ErrorKind::UnexpectedEof)));
         }
-        Extended::read(&file).give(&temporary.file);
+        extended::give(&extended::read(&file), &temporary.file);
         temporary.finish(found.mode, Some(found.mtime_ns))?;
         Ok(temporary)
     }

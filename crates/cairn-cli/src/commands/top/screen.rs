@@ -3,10 +3,10 @@
 //! Must stay true: whatever a colour says, a word says, too. Nothing is drawn outside of the
 //! available space.
 
-use cairn_agent::checkpoint::sets::lag::Behind;
-use cairn_agent::checkpoint::sets::register::Level;
 use cairn_agent::model::job::TierSpec;
 use cairn_agent::model::protocol::{Phase, Status};
+use cairn_job::checkpoint::sets::lag::Behind;
+use cairn_job::checkpoint::sets::register::Level;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};

@@ -6,12 +6,12 @@
 use cairn_agent::archive::fetch::Archive;
 use cairn_agent::archive::manifest;
 use cairn_agent::model::archive::ArchivePolicy;
-use cairn_agent::model::path::FilePath;
-use cairn_agent::persist::manifest::{Checkpoint, CheckpointFile, Copy, Entry, Manifest, State};
-use cairn_agent::store::extended::Extended;
-use cairn_agent::store::node::Kind;
 use cairn_agent::store::volume::Volume;
 use cairn_agent::store::write::NewFile;
+use cairn_job::file::extended::Extended;
+use cairn_job::file::node::Kind;
+use cairn_job::file::path::FilePath;
+use cairn_job::outside::manifest::{Checkpoint, CheckpointFile, Copy, Entry, Manifest, State};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
@@ -155,7 +155,7 @@ fn enter(files: &mut BTreeMap<FilePath, Entry>, file: &manifest::File) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cairn_agent::model::checkpoint_name::{Family, Name};
+    use cairn_job::checkpoint::name::{Family, Name};
 
     fn path(text: &str) -> FilePath {
         FilePath::parse(text.as_bytes()).expect("a path")

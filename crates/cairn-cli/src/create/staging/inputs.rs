@@ -8,13 +8,14 @@
 //!
 //! Files are read with the permissions of the user, once. Does not change the sources.
 
-use cairn_agent::model::path::{FilePath, building_place};
-use cairn_agent::store::extended::Extended;
+use cairn_agent::store::extended;
 use cairn_agent::store::inputs::{Content, Inputs, Made, SourceState, Staged};
-use cairn_agent::store::node::{Kind, Tree};
 use cairn_agent::store::volume::Volume;
 use cairn_agent::store::write::{AbsentFile, Original, set_mtime};
 use cairn_core::{InodeId, ROOT, RenameMode};
+use cairn_job::file::extended::Extended;
+use cairn_job::file::node::{Kind, Tree};
+use cairn_job::file::path::{FilePath, building_place};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -295,7 +296,7 @@ impl Staging<'_> {
     fn names(&self, found: &Found, tree: &Tree) -> Result<()> {
         for one in &found.directories {
             self.remove_other(one, tree)?;
-            let extended = File::open(&one.source).map(Extended::read).unwrap_or_default();
+            let extended = File::open(&one.source).map(extended::read).unwrap_or_default();
             let mode = one.metadata.mode() | ALL_RIGHTS;
             local::make_directory(self.volume, &one.path, mode, &extended)?;
         }
@@ -456,7 +457,7 @@ impl Staging<'_> {
 
     /// Makes a file whose data the agent stages in while programs run. Nobody knows their checksum.
     fn announce(&self, file: &Outside) -> Result<Option<u32>> {
-        let extended = Extended::read(open(&file.source)?);
+        let extended = extended::read(open(&file.source)?);
         let (bytes, mode) = (file.metadata.len(), file.metadata.mode());
         let mtime_ns = local::mtime_ns(&file.metadata);
         let original = Original { bytes, crc32c: 0, mode, mtime_ns };

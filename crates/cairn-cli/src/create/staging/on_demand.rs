@@ -5,13 +5,14 @@
 //! that is not known to be damaged. All other files are copied and compared at once.
 
 use cairn_agent::model::job::Job;
-use cairn_agent::model::path::FilePath;
 use cairn_agent::persist::destination::Destination;
-use cairn_agent::persist::manifest::{Copy, Manifest};
-use cairn_agent::store::extended::Extended;
+use cairn_agent::store::extended;
 use cairn_agent::store::volume::Volume;
 use cairn_agent::store::write::AbsentFile;
-use rustix::fs::FileType;
+use cairn_job::file::extended::Extended;
+use cairn_job::file::node::Kind;
+use cairn_job::file::path::FilePath;
+use cairn_job::outside::manifest::{Copy, Manifest};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Brought, Origin, is_without_room, or_damaged};
@@ -45,8 +46,7 @@ impl<'a> OnDemand<'a> {
             return Ok(false);
         }
         let found = self.source.look(path)?;
-        Ok(found
-            .is_some_and(|found| (found.kind, found.bytes) == (FileType::RegularFile, copy.bytes)))
+        Ok(found.is_some_and(|found| (found.kind, found.bytes) == (Some(Kind::File), copy.bytes)))
     }
 
     fn make_absent(
@@ -56,7 +56,7 @@ impl<'a> OnDemand<'a> {
         (volume, inner): (&Volume, &FilePath),
     ) -> Result<Brought> {
         let extended = match copy.extended.is_some_and(|carried| carried.kept) {
-            true => Extended::read(self.source.open_file(path)?),
+            true => extended::read(self.source.open_file(path)?),
             false => Extended::default(),
         };
         AbsentFile::create(volume, inner, &copy.into(), &extended)?;

@@ -9,11 +9,11 @@
 //! only if its data have the checksum that they had then. A record appears after its file, whole.
 //! Files whose lease has ended, or that lack room, go.
 
-use cairn_agent::model::path::FilePath;
 use cairn_agent::model::store_file::{self, MustSurvive};
 use cairn_agent::store::inputs::{SourceState, open_source, read_path, write_path};
 use cairn_agent::store::read::{Buffer, read_whole};
 use cairn_agent::store::volume::Volume;
+use cairn_job::file::path::FilePath;
 use cairn_platform::checksum;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};

@@ -2,9 +2,9 @@
 //!
 //! Does not follow links below a source, and does not read files.
 
-use cairn_agent::model::path::FilePath;
 use cairn_agent::store::inputs::{Content, Input, Inputs, SourceState, open_source};
-use cairn_agent::store::node::{Kind, Tree};
+use cairn_job::file::node::{Kind, Tree};
+use cairn_job::file::path::FilePath;
 use std::collections::HashMap;
 use std::fs::{self, File, Metadata};
 use std::io::ErrorKind;

@@ -6,11 +6,11 @@
 //! marked as drained only after the manifest names its copy.
 
 use cairn_agent::drain::checkpoints::Checkpoints;
-use cairn_agent::model::path::FilePath;
 use cairn_agent::persist::ledger::Ledger;
-use cairn_agent::store::node::{Kind, Node, Tree};
 use cairn_agent::store::volume::{Volume, now};
 use cairn_core::InodeId;
+use cairn_job::file::node::{Kind, Node, Tree};
+use cairn_job::file::path::FilePath;
 
 use super::Staged;
 use crate::error::Result;

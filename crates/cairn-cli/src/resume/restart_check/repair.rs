@@ -12,16 +12,16 @@ mod places;
 
 use build::Obstacle;
 use cairn_agent::checkpoint::quarantine::{Move, REPAIR_FORMAT, Repair as Note};
-use cairn_agent::checkpoint::sets::Member;
-use cairn_agent::checkpoint::sets::register::Checkpoint;
 use cairn_agent::drain::checkpoints::Checkpoints;
-use cairn_agent::model::checkpoint_name::{self, Family, Name};
-use cairn_agent::model::path::FilePath;
 use cairn_agent::persist::ledger::Ledger;
-use cairn_agent::persist::manifest::{self, State};
-use cairn_agent::store::node::Kind;
-use cairn_agent::store::node::Tree;
 use cairn_agent::store::volume::Volume;
+use cairn_job::checkpoint::name::{self, Family, Name};
+use cairn_job::checkpoint::sets::Member;
+use cairn_job::checkpoint::sets::register::Checkpoint;
+use cairn_job::file::node::Kind;
+use cairn_job::file::node::Tree;
+use cairn_job::file::path::FilePath;
+use cairn_job::outside::manifest::{self, State};
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::torn::Torn;
@@ -482,7 +482,7 @@ fn has_place(volumes: &[Volume], located: &[Located<'_>]) -> Result<Option<Obsta
 /// belong to one checkpoint.
 fn set_aside(
     volume: &Volume,
-    step: Option<&checkpoint_name::Step>,
+    step: Option<&name::Step>,
     own: BTreeSet<FilePath>,
 ) -> Result<Vec<Move>> {
     if own.is_empty() {
@@ -507,7 +507,7 @@ fn set_aside(
 /// Returns the paths of a namespace that hold the files `own` of a checkpoint, and no others.
 fn places_of(
     volume: &Volume,
-    step: Option<&checkpoint_name::Step>,
+    step: Option<&name::Step>,
     own: BTreeSet<FilePath>,
 ) -> Result<BTreeSet<FilePath>> {
     let tree: Tree = volume.tree()?;

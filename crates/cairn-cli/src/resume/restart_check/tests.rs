@@ -1,12 +1,12 @@
-use cairn_agent::checkpoint::sets::register::Level;
-use cairn_agent::model::checkpoint_name::Name;
-use cairn_agent::model::path::FilePath;
-use cairn_agent::store::node::Kind;
 use cairn_agent::store::write::NewFile;
 use cairn_core::{Geometry, ROOT};
 use cairn_device::media::media_file::Allocation;
 use cairn_device::store::namespace::{self, Creation};
 use cairn_device::{MediumKind, Store, TierPlace};
+use cairn_job::checkpoint::name::Name;
+use cairn_job::checkpoint::sets::register::Level;
+use cairn_job::file::node::Kind;
+use cairn_job::file::path::FilePath;
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};

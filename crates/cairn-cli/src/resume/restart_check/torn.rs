@@ -8,9 +8,9 @@
 //! databases and the parts of one checkpoint are. Whether there is a whole version that is longer,
 //! `repair.rs` finds: what was appended to, and what is changed in place, stays as it is.
 
-use cairn_agent::checkpoint::quarantine;
-use cairn_agent::model::path::FilePath;
-use cairn_agent::store::node::{Kind, Node, Tree};
+use cairn_job::file::node::{Kind, Node, Tree};
+use cairn_job::file::path;
+use cairn_job::file::path::FilePath;
 use std::collections::HashMap;
 
 /// A file whose writer died or could not write everything.
@@ -38,7 +38,7 @@ pub fn chosen(tree: &Tree, prefix: &FilePath) -> Vec<Torn> {
         let is_alone = node.links == 1
             && !node.open
             && !files.iter().any(|(other, _)| other != name && belong_together(name, other));
-        let is_aside = path.strip_prefix(prefix).is_some_and(|inner| quarantine::is_aside(&inner));
+        let is_aside = path.strip_prefix(prefix).is_some_and(|inner| path::is_aside(&inner));
         if is_alone && !is_aside {
             torn.push(Torn { path, bytes: node.bytes });
         }
@@ -60,7 +60,7 @@ fn belong_together(one: &[u8], other: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cairn_agent::store::extended::Extended;
+    use cairn_job::file::extended::Extended;
 
     /// Files of a directory, those that end with `!` torn.
     fn chosen_of(names: &[&str]) -> Vec<String> {

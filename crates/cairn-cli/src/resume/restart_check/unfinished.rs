@@ -10,12 +10,12 @@
 //! missing files of other kinds are no reason: a step may have fewer files than the one before, and
 //! a directory may be more than a step.
 
-use cairn_agent::checkpoint::quarantine;
-use cairn_agent::checkpoint::sets::Member;
-use cairn_agent::checkpoint::sets::register::Checkpoint;
-use cairn_agent::model::checkpoint_name::{self, Family, Name};
-use cairn_agent::model::path::FilePath;
 use cairn_agent::model::protocol::Unfinished;
+use cairn_job::checkpoint::name::{self, Family, Name};
+use cairn_job::checkpoint::sets::Member;
+use cairn_job::checkpoint::sets::register::Checkpoint;
+use cairn_job::file::path;
+use cairn_job::file::path::FilePath;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::drain::checkpoints::Found;
@@ -153,7 +153,7 @@ impl Files<'_> {
     pub fn empty(&self, names: impl Iterator<Item = (FilePath, bool)> + Clone) -> Vec<Step> {
         let mut steps: BTreeMap<FilePath, Name> = BTreeMap::new();
         for (place, _) in names.clone().filter(|(_, is_directory)| *is_directory) {
-            let name = split(&place).filter(|_| !quarantine::is_aside(&place));
+            let name = split(&place).filter(|_| !path::is_aside(&place));
             steps.extend(name.map(|name| (place, name)));
         }
         let above = |path: &FilePath| {
@@ -200,7 +200,7 @@ fn split(directory: &FilePath) -> Option<Name> {
     let (parent, name) = directory.split()?;
     let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
     let (before, number) = name.split_at(name.len() - digits);
-    let step = checkpoint_name::Step::parse(number)?;
+    let step = name::Step::parse(number)?;
     let word = before.strip_suffix(b"-").or(before.strip_suffix(b"_")).unwrap_or(before);
     let is_inside = || {
         let around = parent.split().map(|(_, name)| name.to_ascii_lowercase()).unwrap_or_default();
@@ -215,7 +215,7 @@ fn split(directory: &FilePath) -> Option<Name> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cairn_agent::checkpoint::sets::register::Level;
+    use cairn_job::checkpoint::sets::register::Level;
 
     fn path(text: &str) -> FilePath {
         FilePath::parse(text.as_bytes()).expect("a valid path")

@@ -5,12 +5,12 @@
 //! file. A copy that cannot be read at the moment does not count as damaged.
 
 use cairn_agent::model::error::why;
-use cairn_agent::model::path::{FilePath, building_place};
 use cairn_agent::persist::destination::Destination;
-use cairn_agent::persist::manifest::{Copy, Manifest};
-use cairn_agent::store::extended::Extended;
-use cairn_agent::store::node::Kind;
 use cairn_agent::store::volume::Volume;
+use cairn_job::file::extended::Extended;
+use cairn_job::file::node::Kind;
+use cairn_job::file::path::{FilePath, building_place};
+use cairn_job::outside::manifest::{Copy, Manifest};
 use std::fs::File;
 use std::io;
 use std::path::Path;

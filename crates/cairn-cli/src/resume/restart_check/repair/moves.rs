@@ -5,9 +5,9 @@
 //! that replaced.
 
 use cairn_agent::checkpoint::quarantine::{Move, Repair};
-use cairn_agent::model::path::FilePath;
 use cairn_agent::store::volume::Volume;
 use cairn_core::{Attributes, ROOT, RenameMode};
+use cairn_job::file::path::FilePath;
 
 use crate::error::Result;
 use crate::store::locate;

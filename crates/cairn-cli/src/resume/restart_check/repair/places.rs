@@ -3,9 +3,9 @@
 //! Must stay true: no file of another checkpoint, and no file without one, is moved. What was set
 //! aside before is not replaced.
 
-use cairn_agent::checkpoint::sets::series::has_step;
-use cairn_agent::model::checkpoint_name::Step;
-use cairn_agent::model::path::{ASIDE, BUILDING, FilePath, UNFINISHED, unfinished_place};
+use cairn_job::checkpoint::name::Step;
+use cairn_job::checkpoint::sets::series::has_step;
+use cairn_job::file::path::{ASIDE, BUILDING, FilePath, UNFINISHED, unfinished_place};
 use std::collections::BTreeSet;
 
 /// Returns the paths that hold a checkpoint: directories that belong to it alone and have its step
