@@ -60,7 +60,7 @@ use cairn_job::checkpoint::sets::{self, NamespaceTree};
 use cairn_job::file::node::{Kind, Node, Tree};
 use cairn_job::file::path::FilePath;
 use cairn_job::outside::comparison::has_bytes_of;
-use cairn_job::outside::manifest::{self, Entry, State, manifest_path};
+use cairn_job::outside::manifest::{self, Entry, LogPosition, State, manifest_path};
 use cairn_job::outside::steps::{Fate, Step};
 use cairn_job::pass::plan::{Plan, lies_in, plan};
 use cairn_job::pass::sequence::Material;
@@ -111,6 +111,8 @@ struct Cut<'a> {
     trees: &'a [(&'a Arc<Volume>, Tree)],
     /// When it was taken.
     at: Instant,
+    /// LogPosition that it does not go beyond, if the store has one namespace, on a medium.
+    position: Option<LogPosition>,
     /// Its number, see [`Unchanged`].
     number: u64,
     /// Files that programs could store to, in this cut or in one that was given up.
@@ -279,8 +281,14 @@ impl Drainer {
             return Ok(undrained(&trees, view, self.unsealed.clone()));
         };
         stored_to.extend(image.stored_to(&trees)?);
+        // Read after the cut was taken.
+        let position = match volumes {
+            [volume] if all => volume.position(),
+            _ => None,
+        };
         let number = self.unchanged.note(&image, &trees, stored_to)?;
-        let cut = Cut { image: &image, trees: &trees, at, number, stored_to, is_last_attempt };
+        let cut =
+            Cut { image: &image, trees: &trees, at, position, number, stored_to, is_last_attempt };
         let result = self.drain(&persist, cut, (volumes, all), (reason, view), meter);
         if result.as_ref().is_err_and(|error| !error.repeats_pass()) {
             // The persist directory may be in any state: the next pass opens the ledger again.
@@ -436,6 +444,7 @@ impl Drainer {
         let has_succeeded = self.checkpoints()?.has_succeeded();
         let everything = has_succeeded && outcome.complete;
         ledger.set_complete(outcome.complete, everything);
+        ledger.set_position(cut.position);
         ledger.set_pending(self.job.pending.clone().filter(|_| !has_succeeded));
         ledger.commit()?;
         if everything {

@@ -52,6 +52,7 @@ impl TestStore {
             promote: false,
             runs: 0,
             pending: None,
+            recovered: None,
             metrics: None,
             log: Default::default(),
             checkpoint: Default::default(),

@@ -249,3 +249,38 @@ fn command_cannot_be_executed_then_what_was_recovered_is_kept() {
     assert_ne!(restored.code, Some(0), "{}", restored.stdout);
     assert_eq!(place.run("big", &[], "cat /cairn/file").succeeds().stdout, "kept\n");
 }
+
+/// Mechanism: what lay outside was of an earlier store, and nothing told whether the recovered one
+/// lacks a file because it was removed, or because it never became durable. Consequence: files that
+/// the program had removed or renamed stayed outside for good. Fix: the manifest says how far in the
+/// log its cut goes; a store that was recovered beyond that has all of it.
+#[test]
+fn what_was_removed_before_memory_was_lost_is_removed_outside_and_what_was_lost_stays() {
+    for is_durable in [true, false] {
+        let place = Place::new();
+        let out = place.sandbox.out().display().to_string();
+        let late = if is_durable { "" } else { "echo late >late; \"$CAIRN\" drain job;" };
+        let sync = if is_durable { "python3 -c 'import os; os.sync()'" } else { "true" };
+        let script = format!(
+            r#"cd /cairn; for name in gone old kept; do echo $name >$name; done
+            python3 -c 'import os; os.sync()'; "$CAIRN" drain job; {late}
+            agent=$("$CAIRN" status job --json | python3 -c '
+import json, sys
+print(json.load(sys.stdin)[0]["agent"]["pid"])')
+            kill -STOP $agent; rm gone; mv old new; {sync}; kill -9 $agent $PPID $$"#
+        );
+        let words = ["run", "--job", "job", "--tier", &place.tier];
+        let rest = ["--persist", &out, "--", "bash", "-c", &script];
+        let mut command = place.sandbox.command(&[&words[..], &rest].concat());
+        let ran = command.env("CAIRN", common::CAIRN).output().expect("starts");
+        println!("{}", String::from_utf8_lossy(&ran.stderr));
+        fs::remove_dir_all(place.sandbox.store("job")).expect("the store is there");
+        place.run("job", &["--persist", &out], "exit 3").ends_with(3);
+        let mut names = place.sandbox.drained_names();
+        names.retain(|name| !name.starts_with("cairn-"));
+        match is_durable {
+            true => assert_eq!(names, ["kept", "new"]),
+            false => assert!(names.contains(&"late".to_string()), "{names:?}"),
+        }
+    }
+}

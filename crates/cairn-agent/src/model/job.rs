@@ -8,6 +8,7 @@
 
 use cairn_device::MediumKind;
 use cairn_device::store::NAME_BYTES_MAX;
+use cairn_job::outside::manifest::LogPosition;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -161,6 +162,9 @@ pub struct Job {
     /// Archive of complete checkpoints; None if they are not archived.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archive: Option<ArchivePolicy>,
+    /// Where the log of an earlier store ended from whose media this one was recovered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recovered: Option<LogPosition>,
     /// Time of the store's creation, seconds since the epoch.
     pub created: u64,
     /// Command the store was created for.
@@ -272,6 +276,7 @@ mod tests {
             promote: false,
             runs: 1,
             pending: None,
+            recovered: None,
             metrics: None,
             log: Level::Debug,
             checkpoint: CheckpointPolicy::default(),

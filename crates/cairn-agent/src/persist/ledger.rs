@@ -21,7 +21,7 @@ use cairn_job::file::node::{Kind, Node};
 use cairn_job::file::path::FilePath;
 use cairn_job::outside::found::{Found, same_time};
 use cairn_job::outside::manifest::{
-    Checkpoint, Copy, Entry, Manifest, State, manifest_name, manifest_path, whole_name,
+    Checkpoint, Copy, Entry, LogPosition, Manifest, State, manifest_name, manifest_path, whole_name,
 };
 use cairn_job::outside::steps::{Fate, Step};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -86,7 +86,7 @@ impl Ledger {
         let is_ours = on_disk.as_ref().is_some_and(|manifest| manifest.store == job.store);
         let found = destination.look(&manifest_path(&job.job))?.filter(|_| is_ours);
         let has_drained = on_disk.as_ref().is_some_and(|manifest| !manifest.is_claim());
-        let manifest = Manifest::resume(on_disk, manifest_file::fresh(job));
+        let manifest = Manifest::resume(on_disk, manifest_file::fresh(job), job.recovered.as_ref());
         let steps = journal::read(&destination, manifest.turn)?;
         let mut ledger = Ledger {
             destination,
@@ -111,6 +111,8 @@ impl Ledger {
             if has_failed {
                 ledger.set_complete(false, false);
             }
+            // The journal does not say how far the cut goes.
+            ledger.set_position(None);
             (ledger.dirty, ledger.manifest.turn) = (true, ledger.manifest.turn + 1);
             ledger.commit()?;
             ledger.destination.remove_empty_shelves();
@@ -647,6 +649,12 @@ impl Ledger {
         let drained = complete.iter().filter(is_here);
         let drained = drained.filter_map(|known| Checkpoint::of(known, manifest)).collect();
         self.put_checkpoints(drained);
+    }
+
+    /// Sets the position that the cut does not go beyond.
+    pub fn set_position(&mut self, position: Option<LogPosition>) {
+        self.dirty |= self.manifest.position != position;
+        self.manifest.position = position;
     }
 
     /// Sets which executable's run has failed and is still to be repeated.

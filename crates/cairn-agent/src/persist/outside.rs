@@ -68,7 +68,10 @@ impl Outside {
     /// the one that it was; the manifest cannot be read.
     pub fn open(path: &Path, job: &Job) -> Result<Outside> {
         let (destination, manifest) = Ledger::look(path, job)?;
-        Ok(Outside { destination, manifest: Manifest::resume(manifest, manifest_file::fresh(job)) })
+        Ok(Outside {
+            destination,
+            manifest: Manifest::resume(manifest, manifest_file::fresh(job), job.recovered.as_ref()),
+        })
     }
 
     /// Returns why a regular file exists only in the store. None: it has a copy outside, or the

@@ -25,6 +25,7 @@ use crate::store::reaper;
 use cairn_job::file::extended::Extended;
 use cairn_job::file::node::{Kind, Node, Tree};
 use cairn_job::file::path::{FilePath, building_place};
+use cairn_job::outside::manifest::LogPosition;
 
 /// Interval at which `open_present` checks whether a file has its data.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -102,6 +103,13 @@ impl Volume {
             detaches: false,
             is_image: true,
         })
+    }
+
+    /// Returns the position of the log's end, if the log is on a medium.
+    pub fn position(&self) -> Option<LogPosition> {
+        let identity = self.places.first().filter(|_| self.fs().is_durable())?.identity_words()?;
+        let medium = identity.iter().map(|word| format!("{word:016x}")).collect();
+        Some(LogPosition { medium, lsn: self.fs().last_lsn() })
     }
 
     /// Whether this is the view of an image.

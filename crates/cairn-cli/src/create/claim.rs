@@ -453,6 +453,12 @@ impl Claim {
         })?;
         claimed.keep();
         self.is_new = kept.is_none();
+        if !self.is_new {
+            let recovered = self.store.volumes()?.first().and_then(Volume::position);
+            let job = Job { recovered, ..self.store.job.clone() };
+            job.save(self.store.directory())?;
+            self.store.job = job;
+        }
         Ok(())
     }
 
@@ -642,6 +648,7 @@ impl Description {
             promote: request.promote,
             runs: u64::from(request.runs_program),
             pending: failed.or_else(|| Job::executable(command)),
+            recovered: None,
             metrics: request.metrics.clone(),
             log: request.log.unwrap_or_default(),
             checkpoint: request.checkpoint.clone(),

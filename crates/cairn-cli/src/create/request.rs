@@ -757,6 +757,7 @@ mod tests {
             promote: false,
             runs: 1,
             pending: None,
+            recovered: None,
             metrics: None,
             log: Level::default(),
             checkpoint: CheckpointPolicy::default(),

@@ -298,6 +298,12 @@ impl Microfs {
         self.memory().words()[LOG_HEAD].load(Ordering::Relaxed)
     }
 
+    /// Returns the LSN of the last operation. A namespace that is recovered continues with the LSN
+    /// that its media knew. Takes no lock.
+    pub fn last_lsn(&self) -> u64 {
+        self.memory().words()[LSN].load(Ordering::Relaxed)
+    }
+
     /// Visits the records from `cursor` on and moves `cursor` past them. Start with the `log_head`
     /// of the moment from which changes matter. A cursor that was overrun is moved to the end.
     pub fn read_log(&self, cursor: &mut u64, visit: &mut dyn FnMut(LogRecord)) -> Result<LogRead> {

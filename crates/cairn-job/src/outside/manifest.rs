@@ -143,6 +143,22 @@ pub struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target(pub Vec<u8>);
 
+/// LogPosition in the log of a namespace whose metadata are on a medium.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogPosition {
+    /// Identity of the medium, hexadecimal digits.
+    pub medium: String,
+    /// Log sequence number.
+    pub lsn: u64,
+}
+
+impl LogPosition {
+    /// Whether a store that was recovered up to here has everything that one had at `earlier`.
+    pub fn has_reached(&self, earlier: &LogPosition) -> bool {
+        self.medium == earlier.medium && self.lsn >= earlier.lsn
+    }
+}
+
 /// Description of the persist directory of one job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
@@ -166,6 +182,10 @@ pub struct Manifest {
     /// Number of the turn that brought the last cut, see `journal.rs`.
     #[serde(default)]
     pub turn: u64,
+    /// LogPosition that the cut does not go beyond, if the store has a durable log: what a store that
+    /// is recovered from it lacks was removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub position: Option<LogPosition>,
     /// Whether the last cut is here as a whole, verified.
     pub complete: bool,
     /// Whether that is the store as it was left by a run that succeeded.
@@ -208,6 +228,7 @@ impl Manifest {
             mount: mount.to_string(),
             map: Mapping::default(),
             turn: 0,
+            position: None,
             complete: false,
             everything: false,
             pending: None,
@@ -219,11 +240,17 @@ impl Manifest {
     }
 
     /// Returns the manifest to continue with as `fresh`: the one that was found, with the entries
-    /// of another store detached.
-    pub fn resume(found: Option<Manifest>, fresh: Manifest) -> Manifest {
+    /// of another store detached, unless this one was `recovered` with all that it had.
+    pub fn resume(
+        found: Option<Manifest>,
+        fresh: Manifest,
+        recovered: Option<&LogPosition>,
+    ) -> Manifest {
         let Some(mut manifest) = found else { return fresh };
         if manifest.store != fresh.store {
-            manifest.adopt(&fresh.store);
+            let positions = recovered.zip(manifest.position.as_ref());
+            let has_all = positions.is_some_and(|(now, then)| now.has_reached(then));
+            manifest.adopt(&fresh.store, !has_all);
         }
         manifest.format = MANIFEST_FORMAT;
         (manifest.owner, manifest.mount, manifest.map) = (fresh.owner, fresh.mount, fresh.map);
@@ -287,8 +314,9 @@ impl Manifest {
         self.files.get(path).is_some_and(|entry| entry.damaged)
     }
 
-    /// Detaches every entry from the store that made it, and drops those without a copy.
-    fn adopt(&mut self, store: &str) {
+    /// Takes every entry from the store that made it, and drops those without a copy. If they are
+    /// `detached`, copies stay whatever this store lacks.
+    fn adopt(&mut self, store: &str, detached: bool) {
         self.store = store.to_string();
         (self.complete, self.everything) = (false, false);
         self.files.retain(|_, entry| entry.kind != Kind::File || entry.copy().is_some());
@@ -296,7 +324,7 @@ impl Manifest {
             if let Some(copy) = entry.copy() {
                 entry.set_copy(copy);
             }
-            entry.detached = true;
+            entry.detached = detached;
             entry.inode = 0;
             entry.version = 0;
         }
@@ -527,7 +555,7 @@ mod tests {
     #[test]
     fn entries_of_an_earlier_store_are_detached_and_those_without_a_copy_dropped() {
         let mut manifest = sample();
-        manifest.adopt("4567");
+        manifest.adopt("4567", true);
         assert_eq!(manifest.files.len(), 2);
         assert!(manifest.files.values().all(|entry| entry.detached && entry.version == 0));
     }
