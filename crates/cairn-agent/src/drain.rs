@@ -556,17 +556,6 @@ impl Drainer {
         }
         cut.image.check()?;
         let steps = self.steps(ledger, cut, plans)?;
-        for ((_, tree), plan) in cut.trees.iter().zip(plans) {
-            plan.forget.iter().for_each(|path| drop(ledger.take(path)));
-            for path in &plan.attach {
-                if let Some(node) = tree.get(path) {
-                    ledger.attach(path, node);
-                }
-            }
-            for path in &plan.damaged {
-                ledger.update(path, |entry| entry.damaged = true);
-            }
-        }
         self.turn(ledger, cut, (volumes, &steps), meter)?;
         for path in &unsteady {
             ledger.update(path, |entry| entry.torn = true);

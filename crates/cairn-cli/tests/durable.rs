@@ -252,8 +252,8 @@ fn command_cannot_be_executed_then_what_was_recovered_is_kept() {
 
 /// Mechanism: what lay outside was of an earlier store, and nothing told whether the recovered one
 /// lacks a file because it was removed, or because it never became durable. Consequence: files that
-/// the program had removed or renamed stayed outside for good. Fix: the manifest says how far in the
-/// log its cut goes; a store that was recovered beyond that has all of it.
+/// the program had removed or renamed stayed outside for good. Fix: the manifest says how far in
+/// the log its cut goes; a store that was recovered beyond that has all of it.
 #[test]
 fn what_was_removed_before_memory_was_lost_is_removed_outside_and_what_was_lost_stays() {
     for is_durable in [true, false] {

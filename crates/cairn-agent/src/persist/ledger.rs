@@ -201,12 +201,14 @@ impl Ledger {
             return Ok(());
         }
         self.claim()?;
-        self.set_directory_rights(false)?;
-        self.destination.synchronise_shelves()?;
-        self.is_turning = true;
         self.manifest.turn += 1;
-        journal::write(&self.destination, self.manifest.turn, steps)?;
         self.dirty = true;
+        if !steps.iter().all(Step::is_of_manifest) {
+            self.set_directory_rights(false)?;
+            self.destination.synchronise_shelves()?;
+            self.is_turning = true;
+            journal::write(&self.destination, self.manifest.turn, steps)?;
+        }
         self.carry_out_all(steps, settle)
     }
 
@@ -242,11 +244,19 @@ impl Ledger {
         self.touch_parent(step.path());
         match step {
             Step::Remove { path } => self.remove(path),
+            Step::Entry { path, entry } => {
+                self.update(path, |known| known.clone_from(entry));
+                Ok(())
+            }
+            Step::Forget { path } => {
+                self.take(path);
+                Ok(())
+            }
             Step::Directory { path, entry, extended } => self.make_directory(path, entry, extended),
             Step::Rename { from, path, inode, fate } => self.rename((from, path), *inode, *fate),
             Step::Symlink { path, entry } => self.make_symlink(path, entry),
             Step::Place { path, entry, inode, fate } => self.place(path, entry, *inode, *fate),
-            Step::Link { from, path, entry } => self.link(from, path, entry),
+            Step::Link { from, path, entry, fate } => self.link((from, path), entry, *fate),
             Step::Attributes { path, mode, mtime_ns, extended } => {
                 self.set_attributes(path, (*mode, *mtime_ns), extended)
             }
@@ -290,11 +300,10 @@ impl Ledger {
         inode: u64,
         fate: Fate,
     ) -> Result<()> {
-        let is_it = |found: Option<Found>| found.is_some_and(|found| found.inode == inode);
-        let entry = self.entry(from).cloned();
-        let Some(entry) = entry else { return Ok(()) };
-        if !is_it(self.destination.look(path)?) || is_it(self.destination.look(from)?) {
-            if self.find_ours(from)?.is_none_or(|(_, found)| found.inode != inode) {
+        let Some(entry) = self.entry(from).cloned() else { return Ok(()) };
+        let (here, there) = (self.destination.look(from)?, self.destination.look(path)?);
+        if !is_moved(&entry, self.entry(path), inode, (here, there)) {
+            if !here.is_some_and(|here| entry.is_ours(&here) && here.inode == inode) {
                 self.take(from);
                 return Err(Error::Changed { path: path.clone() });
             }
@@ -403,7 +412,12 @@ impl Ledger {
         Ok(())
     }
 
-    fn link(&mut self, from: &FilePath, path: &FilePath, entry: &Entry) -> Result<()> {
+    fn link(
+        &mut self,
+        (from, path): (&FilePath, &FilePath),
+        entry: &Entry,
+        fate: Fate,
+    ) -> Result<()> {
         let Some((_, source)) = self.find_ours(from)? else {
             return Err(Error::Changed { path: path.clone() });
         };
@@ -412,7 +426,13 @@ impl Ledger {
         let is_it = |it: &Found| it.inode == source.inode || is_new && entry.is_ours(it);
         if !self.destination.look(path)?.as_ref().is_some_and(is_it) {
             self.require_name(path, Kind::File)?;
+            if fate == Fate::Whole && self.is_ours(path)? {
+                self.keep_whole(path)?;
+            }
             self.destination.link(from, path)?;
+        }
+        if fate == Fate::Whole {
+            self.note_whole(path)?;
         }
         self.put(path.clone(), entry.clone());
         Ok(())
@@ -547,18 +567,7 @@ impl Ledger {
 
     /// Ties the copy at `path` to its file in the store.
     pub fn attach(&mut self, path: &FilePath, node: &Node) {
-        self.update(path, |entry| {
-            (entry.detached, entry.torn) = (false, node.torn);
-            // A whole copy stays one while somebody has its file open and has written nothing.
-            entry.unclosed &= node.open || node.unclean;
-            entry.inode = node.inode;
-            if node.kind == Kind::File {
-                if let Some(copy) = entry.copy() {
-                    entry.set_copy(copy);
-                }
-                entry.version = node.version;
-            }
-        });
+        self.update(path, |entry| entry.attach(node));
     }
 
     /// Records that the data of `node` in the store are damaged. An earlier copy stays where it is.
@@ -697,6 +706,26 @@ impl Ledger {
         self.on_disk = self.destination.look(&manifest_path(&self.manifest.job))?;
         Ok(())
     }
+}
+
+/// Whether the copy of `entry`, with this inode, has been renamed already: what was found at its
+/// names, before and after, tells. A later step may have given it other attributes, and an inode of
+/// its own by that; what had the name before, which `earlier` describes, is not it.
+fn is_moved(
+    entry: &Entry,
+    earlier: Option<&Entry>,
+    inode: u64,
+    (here, there): (Option<Found>, Option<Found>),
+) -> bool {
+    let Some(there) = there else { return false };
+    let is_at_both = here.is_some_and(|here| here.inode == inode);
+    let is_like_it = || {
+        let is_other = earlier.is_none_or(|earlier| !earlier.is_ours(&there));
+        let bytes = entry.copy().map(|copy| copy.bytes);
+        let is_gone = here.is_none_or(|here| here.inode != inode && !entry.is_ours(&here));
+        is_gone && is_other && there.kind == Some(Kind::File) && bytes == Some(there.bytes)
+    };
+    inode != 0 && !is_at_both && (there.inode == inode || is_like_it())
 }
 
 fn has_other(extended: &Extended, carried: Option<Carried>) -> bool {

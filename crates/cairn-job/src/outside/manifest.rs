@@ -23,7 +23,7 @@ use crate::file::json_text::{
     read_checksum, read_mode, read_time, write_checksum, write_mode, write_time,
 };
 use crate::file::mapping::Mapping;
-use crate::file::node::Kind;
+use crate::file::node::{Kind, Node};
 use crate::file::path::{self, FilePath};
 use crate::outside::found::{Found, same_time};
 
@@ -182,8 +182,8 @@ pub struct Manifest {
     /// Number of the turn that brought the last cut, see `journal.rs`.
     #[serde(default)]
     pub turn: u64,
-    /// LogPosition that the cut does not go beyond, if the store has a durable log: what a store that
-    /// is recovered from it lacks was removed.
+    /// LogPosition that the cut does not go beyond, if the store has a durable log: what a store
+    /// that is recovered from it lacks was removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<LogPosition>,
     /// Whether the last cut is here as a whole, verified.
@@ -401,6 +401,20 @@ impl Entry {
         self.extended = copy.extended;
         self.earlier = None;
         self.reason = None;
+    }
+
+    /// Ties the copy to its file in the store.
+    pub fn attach(&mut self, node: &Node) {
+        (self.detached, self.torn) = (false, node.torn);
+        // A whole copy stays one while somebody has its file open and has written nothing.
+        self.unclosed &= node.open || node.unclean;
+        self.inode = node.inode;
+        if node.kind == Kind::File {
+            if let Some(copy) = self.copy() {
+                self.set_copy(copy);
+            }
+            self.version = node.version;
+        }
     }
 
     /// Returns this entry with another mode and modification time.

@@ -32,6 +32,18 @@ pub enum Step {
         /// Its path.
         path: FilePath,
     },
+    /// Says something else of a copy that stays as it is.
+    Entry {
+        /// Its path.
+        path: FilePath,
+        /// Its entry.
+        entry: Entry,
+    },
+    /// Drops the entry of something that is not there.
+    Forget {
+        /// Its path.
+        path: FilePath,
+    },
     /// Makes a directory.
     Directory {
         /// Its path.
@@ -80,6 +92,9 @@ pub enum Step {
         path: FilePath,
         /// The entry of that path.
         entry: Entry,
+        /// What becomes of the copy that has the name.
+        #[serde(default)]
+        fate: Fate,
     },
     /// Sets mode, time and extended attributes of a copy.
     Attributes {
@@ -102,10 +117,17 @@ pub enum Step {
 }
 
 impl Step {
+    /// Whether it changes the manifest alone, so that it needs no journal.
+    pub fn is_of_manifest(&self) -> bool {
+        matches!(self, Step::Entry { .. } | Step::Forget { .. })
+    }
+
     /// Returns the path that changes.
     pub fn path(&self) -> &FilePath {
         match self {
             Step::Remove { path }
+            | Step::Entry { path, .. }
+            | Step::Forget { path }
             | Step::Directory { path, .. }
             | Step::Rename { path, .. }
             | Step::Symlink { path, .. }

@@ -59,7 +59,7 @@ impl Material<'_> {
         let displaced = self.plan.displaced(self.tree);
         let (first, last): (Vec<&FilePath>, Vec<_>) =
             remove.iter().partition(|path| lies_in(path, &displaced));
-        let mut steps: Vec<Step> = Vec::new();
+        let mut steps = self.entries();
         steps.extend(first.into_iter().map(removal));
         steps.extend(directories.iter().filter_map(|path| {
             let entry = self.tree.get(path)?.entry(State::Drained);
@@ -72,6 +72,7 @@ impl Material<'_> {
             let fate = self.tree.get(path).map_or(Fate::Gone, |node| self.fate(path, node, false));
             let fate = if fate == Fate::Spare { Fate::Gone } else { fate };
             steps.push(Step::Rename { from: from.clone(), path: path.clone(), inode, fate });
+            steps.extend(self.closed_meanwhile(from, path));
         }
         steps.extend(symlinks.iter().filter_map(|path| {
             let node = self.tree.get(path)?;
@@ -88,7 +89,7 @@ impl Material<'_> {
         steps.extend(links.clone().filter_map(|(from, path)| {
             let copy = self.entry_at_end(from)?.copy()?;
             let entry = self.tree.get(path)?.drained_entry(copy);
-            Some(Step::Link { from: from.clone(), path: path.clone(), entry })
+            Some(self.link(from, path, entry))
         }));
         steps.extend(self.releases(true));
         if self.is_whole {
@@ -104,7 +105,44 @@ impl Material<'_> {
         steps.retain(|step| (self.may_try)(step.path()));
         let attributes = self.attributes(&steps, &changed);
         steps.extend(attributes.into_iter().filter(|step| (self.may_try)(step.path())));
+        // What a later step replaces is of this turn.
+        let mut replaced = HashSet::new();
+        for step in &mut steps {
+            if let Step::Place { path, fate, .. }
+            | Step::Rename { path, fate, .. }
+            | Step::Link { path, fate, .. } = step
+                && !replaced.insert(path.clone())
+            {
+                *fate = Fate::Gone;
+            }
+        }
         steps
+    }
+
+    /// What the manifest alone is to say.
+    fn entries(&self) -> Vec<Step> {
+        let Plan { forget, attach, damaged, .. } = self.plan;
+        let mut steps: Vec<Step> =
+            forget.iter().map(|path| Step::Forget { path: path.clone() }).collect();
+        let (attach, damaged): (BTreeSet<&FilePath>, BTreeSet<_>) =
+            (attach.iter().collect(), damaged.iter().collect());
+        steps.extend(attach.union(&damaged).filter_map(|path| {
+            let mut entry = self.manifest.files.get(*path)?.clone();
+            if attach.contains(path) {
+                entry.attach(self.tree.get(*path)?);
+            }
+            entry.damaged |= damaged.contains(path);
+            Some(Step::Entry { path: (*path).clone(), entry })
+        }));
+        steps
+    }
+
+    /// Says of a copy that was renamed that its file has been closed in order since it was made.
+    fn closed_meanwhile(&self, from: &FilePath, path: &FilePath) -> Option<Step> {
+        let (known, node) = (self.manifest.files.get(from)?, self.tree.get(path)?);
+        let mut entry = known.clone();
+        entry.attach(node);
+        (entry != *known).then(|| Step::Entry { path: path.clone(), entry })
     }
 
     fn place(&self, path: &FilePath) -> Option<Step> {
@@ -132,19 +170,27 @@ impl Material<'_> {
         }
     }
 
-    /// Returns the entry that a path has after the copies were placed.
+    /// Returns the step that makes `path` a name of the copy at `from`.
+    fn link(&self, from: &FilePath, path: &FilePath, entry: Entry) -> Step {
+        let copy = |path: &FilePath| self.manifest.files.get(path).and_then(Entry::copy);
+        let fate = self.tree.get(path).map_or(Fate::Gone, |node| {
+            let extends = (self.made)(from, node).is_some_and(|made| made.extends);
+            self.fate(path, node, extends && copy(path) == copy(from))
+        });
+        let fate = if fate == Fate::Spare { Fate::Gone } else { fate };
+        Step::Link { from: from.clone(), path: path.clone(), entry, fate }
+    }
+
+    /// Returns the entry that a path has after the copies were placed. None if its copy could not
+    /// be made: what has the name is of another file.
     fn entry_at_end(&self, path: &FilePath) -> Option<Entry> {
         let node = self.tree.get(path)?;
-        match (self.made)(path, node) {
-            Some(made) if self.plan.copies.contains(path) => {
-                Some(node.drained_entry(made.copy.clone()))
-            }
-            _ => {
-                let from = self.plan.renames.iter().find(|(_, to)| to == path);
-                let from = from.map_or(path, |(from, _)| from);
-                self.manifest.files.get(from).cloned()
-            }
+        if self.plan.copies.contains(path) {
+            return Some(node.drained_entry((self.made)(path, node)?.copy.clone()));
         }
+        let from = self.plan.renames.iter().find(|(_, to)| to == path);
+        let from = from.map_or(path, |(from, _)| from);
+        self.manifest.files.get(from).cloned()
     }
 
     /// Last whole versions that are not needed any more: of files that are there, or of those that
@@ -223,8 +269,7 @@ impl Material<'_> {
                     let Some(mut copy) = entry.copy() else { continue };
                     (copy.mode, copy.mtime_ns) = (node.mode, node.mtime_ns);
                     let entry = node.drained_entry(copy);
-                    let from = from.clone();
-                    found.push(Step::Link { from, path, entry });
+                    found.push(self.link(from, &path, entry));
                     continue;
                 }
                 first.insert(node.inode, path.clone());
