@@ -29,7 +29,6 @@ use crate::agent::space::{self, Room};
 use crate::agent::{
     activity, archive_keeper, mapped_cache, metrics, prefault, promote, recorder, snapshot, transit,
 };
-use crate::drain::failures::Backoff;
 use crate::drain::{Drainer, Reason};
 use crate::image::Image;
 use crate::model::drain_task::{DrainTask, Wanted};
@@ -42,6 +41,7 @@ use crate::store::reaper;
 use crate::store::volume::Volume;
 use crate::store::watch::Watch;
 use cairn_job::file::path::FilePath;
+use cairn_job::pass::schedule::{Action, Event, Schedule};
 
 /// Interval at which the logs are polled, and the interval once nothing has changed for
 /// `IDLE_AFTER`.
@@ -55,14 +55,6 @@ const REAP_IDLE: Duration = Duration::from_millis(250);
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 /// Interval at which new namespaces are looked for.
 const REFRESH_EVERY: Duration = Duration::from_millis(500);
-/// A pass is followed by a pause of this multiple of the processor time of the drain thread,
-/// without the threads that copy, up to `PAUSE_MAX`. The time between the previous pass and this
-/// one counts as part of the pause.
-const PAUSE_FACTOR: u32 = 9;
-const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Interval between passes while files are open for writing, if nothing else changes; at least
-/// twice the time that a pass takes.
-const OPEN_EVERY: Duration = Duration::from_secs(1);
 /// An agent that nobody needs ends after this time.
 const LINGER: Duration = Duration::from_secs(10);
 /// Time that a new agent waits for one that is ending.
@@ -248,27 +240,17 @@ struct DrainLoop<'a> {
     watches: HashMap<String, Watch>,
     /// Length of the notes file, bytes.
     notes_bytes: u64,
-    /// Whether something changed since the last pass began.
-    dirty: bool,
+    /// When a pass is due; times are those since `started`.
+    schedule: Schedule,
+    started: Instant,
     /// Whether a run was under way at the last check of it.
     was_running: bool,
     /// Whether a pass has run since memory was last given back.
     has_worked: bool,
-    changed_at: Instant,
-    not_before: Instant,
-    passed_at: Instant,
-    backoff: Option<Backoff>,
     room: Room,
     complaints: Complaints,
     /// Files that the last pass left undrained, with the reasons.
     left: BTreeSet<(FilePath, String)>,
-    /// When the last pass began.
-    began_at: Instant,
-    /// Whether somebody has a file open for writing, or had at the last cut: such files change
-    /// without a record in the log.
-    has_open: bool,
-    /// When it was last asked whether somebody has one open.
-    asked_at: Instant,
 }
 
 fn drain_loop(shared: &Shared) {
@@ -284,19 +266,13 @@ fn drain_loop(shared: &Shared) {
         drainer: Drainer::new(shared.directory(), job),
         watches: HashMap::new(),
         notes_bytes: 0,
-        dirty: false,
+        schedule: Schedule::default(),
+        started: Instant::now(),
         was_running: false,
         has_worked: false,
-        changed_at: Instant::now(),
-        not_before: Instant::now(),
-        passed_at: Instant::now(),
-        backoff: None,
         room: Room::default(),
         complaints: Complaints::default(),
         left: BTreeSet::new(),
-        began_at: Instant::now(),
-        has_open: false,
-        asked_at: Instant::now(),
     };
     while !shared.is_stopping() {
         drain.turn();
@@ -308,7 +284,7 @@ impl DrainLoop<'_> {
     fn turn(&mut self) {
         let state = self.shared.state();
         let idle = state.requested == state.finished && state.errands.is_empty();
-        let is_quiet = self.changed_at.elapsed() > IDLE_AFTER;
+        let is_quiet = self.schedule.quiet_for(self.started.elapsed()) > IDLE_AFTER;
         let watch_every = if is_quiet { WATCH_IDLE } else { WATCH_EVERY };
         let mut state = if idle { self.shared.wait(state, watch_every) } else { state };
         let errands = std::mem::take(&mut state.errands);
@@ -330,8 +306,8 @@ impl DrainLoop<'_> {
             // The requester may be gone.
             let _ = reply.send(done);
         }
-        self.watch();
-        if ticket.is_some() || self.is_due() || self.is_wanted() {
+        let is_due = self.is_due();
+        if ticket.is_some() || is_due {
             self.pass(ticket, told);
             self.has_worked = true;
         } else if is_quiet && std::mem::take(&mut self.has_worked) {
@@ -339,45 +315,51 @@ impl DrainLoop<'_> {
         }
     }
 
-    fn watch(&mut self) {
+    /// Looks for what has changed, and returns whether a pass is due.
+    fn is_due(&mut self) -> bool {
+        let mut events = Vec::new();
+        if self.has_changed() {
+            events.push(Event::Changed);
+        }
+        let is_wanted = self.room.is_wanted(self.shared);
+        events.extend(is_wanted.then_some(Event::Wanted));
+        let due_at = self.drainer.next_look().into_iter().chain(self.room.due()).min();
+        let since_start = |at: Instant| at.saturating_duration_since(self.started);
+        events.push(Event::DueAt(due_at.map(since_start)));
+        let mut actions = self.schedule.step(self.started.elapsed(), &events);
+        if actions.contains(&Action::AskForWriters) {
+            let has_open = self.drainer.persist().is_some() && self.any_writer();
+            actions = self.schedule.step(self.started.elapsed(), &[Event::Writers(has_open)]);
+        }
+        if self.schedule.is_behind() {
+            self.shared.state().settled = false;
+        }
+        actions.contains(&Action::Pass) && (is_wanted || !self.shared.is_off_duty())
+    }
+
+    /// Whether something in the store, or what programs said of it, has changed.
+    fn has_changed(&mut self) -> bool {
+        let mut is_changed = false;
         for volume in self.shared.volumes().0 {
             let watch = self
                 .watches
                 .entry(volume.name().to_string())
                 .or_insert_with(|| Watch::new(&volume));
             let changed = watch.has_changed(&volume);
-            self.dirty |= self.complaints.note("watch a namespace", changed).unwrap_or(true);
+            is_changed |= self.complaints.note("watch a namespace", changed).unwrap_or(true);
         }
         let notes = self.shared.directory().join(NOTES_FILE);
         let notes_bytes = notes.metadata().map_or(0, |metadata| metadata.len());
-        self.dirty |= notes_bytes != self.notes_bytes;
+        is_changed |= notes_bytes != self.notes_bytes;
         self.notes_bytes = notes_bytes;
-        self.dirty |= std::mem::take(&mut self.shared.state().looks_again);
+        is_changed |= std::mem::take(&mut self.shared.state().looks_again);
         if self.drainer.next_look().is_some() {
             // Once no process can write more files, unfinished checkpoints can be decided.
             let is_running = self.shared.is_running() || self.goes_on();
-            self.dirty |= (self.was_running || self.drainer.run_went_on) && !is_running;
+            is_changed |= (self.was_running || self.drainer.run_went_on) && !is_running;
             self.was_running = is_running;
         }
-        if !self.has_open && self.asked_at.elapsed() >= OPEN_EVERY {
-            self.asked_at = Instant::now();
-            self.has_open = self.drainer.persist().is_some() && self.any_writer();
-        }
-        let took = self.passed_at.saturating_duration_since(self.began_at);
-        self.dirty |= self.has_open && self.began_at.elapsed() >= OPEN_EVERY.max(2 * took);
-        if self.dirty {
-            self.changed_at = Instant::now();
-            self.shared.state().settled = false;
-        }
-    }
-
-    fn is_due(&self) -> bool {
-        let now = Instant::now();
-        let next_look = self.drainer.next_look().into_iter().chain(self.room.due()).min();
-        let retry_due = next_look.is_some_and(|at| at <= now);
-        let waits = self.backoff.is_some_and(|backoff| backoff.next() > now);
-        let is_due = self.dirty || retry_due || self.backoff.is_some();
-        is_due && now >= self.not_before && !waits && !self.shared.is_off_duty()
+        is_changed
     }
 
     /// Whether a process has a file open for writing.
@@ -396,16 +378,10 @@ impl DrainLoop<'_> {
         reaper::any_program(&self.shared.volumes().0).unwrap_or(false)
     }
 
-    /// Whether writers wait for space that a pass may free.
-    fn is_wanted(&self) -> bool {
-        let waits = self.backoff.is_some_and(|backoff| backoff.next() > Instant::now());
-        !waits && self.room.is_wanted(self.shared)
-    }
-
     fn pass(&mut self, ticket: Option<u64>, told: DrainTask) {
         let (started, began) = (Instant::now(), Moment(monotonic_ms()));
         let worked = processor_time();
-        (self.dirty, self.began_at) = (false, started);
+        self.schedule.step(self.started.elapsed(), &[Event::Began]);
         self.shared.state().phase = Phase::Draining;
         let reason = if ticket.is_some() { Reason::Asked(told) } else { Reason::Routine };
         if ticket.is_some() {
@@ -444,16 +420,18 @@ impl DrainLoop<'_> {
         let mut state = self.shared.state();
         state.persist = self.drainer.persist().map(Path::to_path_buf);
         state.cut_at = self.drainer.cut_at();
+        let now = self.started.elapsed();
+        let work = processor_time().saturating_sub(worked);
         match result {
             Ok(outcome) => {
-                self.backoff = None;
-                self.dirty |= outcome.changed > 0;
-                self.has_open = !outcome.open.is_empty() && self.drainer.persist().is_some();
+                let changed = outcome.changed > 0;
+                let has_open = !outcome.open.is_empty() && self.drainer.persist().is_some();
+                self.schedule.step(now, &[Event::Turned { changed, has_open, work }]);
                 state.trouble = None;
                 state.last = outcome;
             }
             Err(error) if error.repeats_pass() => {
-                self.dirty = true;
+                self.schedule.step(now, &[Event::GivenUp]);
                 if let Some(number) = ticket {
                     // Before those that came later.
                     state.asked.push_front((number, told));
@@ -461,30 +439,23 @@ impl DrainLoop<'_> {
                 return;
             }
             Err(error) => {
-                match &mut self.backoff {
-                    Some(backoff) => backoff.grow(),
-                    None => self.backoff = Some(Backoff::new()),
-                }
+                self.schedule.step(now, &[Event::Failed { work }]);
                 state.trouble = Some(error.to_string());
             }
         }
-        let retry_at = self.backoff.map(|backoff| backoff.next()).or(self.drainer.next_retry());
+        let retry_at = self.schedule.retry_at().map(|at| self.started + at);
+        let retry_at = retry_at.or(self.drainer.next_retry());
         state.retry_at = retry_at;
         state.phase = if retry_at.is_some() { Phase::Retrying } else { Phase::Idle };
         state.finished = state.finished.max(ticket.unwrap_or(0));
         let is_asked = state.finished < state.requested;
-        state.settled = retry_at.is_none() && !self.dirty && !is_asked;
+        state.settled = retry_at.is_none() && !self.schedule.is_behind() && !is_asked;
         let trouble = state.trouble.clone();
         drop(state);
         self.shared.notify();
         self.complaints.note_text("drain", trouble);
         let took = started.elapsed().as_millis();
         log::say(Level::Debug, format_args!("looked at all files, and copied, in {took} ms"));
-        let work = processor_time().saturating_sub(worked);
-        let rested = started.saturating_duration_since(self.passed_at);
-        self.passed_at = Instant::now();
-        self.not_before =
-            self.passed_at + (work * PAUSE_FACTOR).min(PAUSE_MAX).saturating_sub(rested);
     }
 }
 

@@ -3,31 +3,28 @@
 use crate::model::error::{Error, Result, Severity};
 use crate::model::protocol::Failed;
 use cairn_job::file::path::FilePath;
+use cairn_job::pass::backoff;
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// Delay before the first retry; it doubles with each one.
-const RETRY_FIRST: Duration = Duration::from_millis(500);
-/// Longest delay.
-const RETRY_MAX: Duration = Duration::from_secs(30);
-
-/// Growing delay between attempts.
+/// Growing delay between attempts, and when the next one is due.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
-    delay: Duration,
+    delay: backoff::Backoff,
     next: Instant,
 }
 
 impl Backoff {
     /// Starts the delay after a first failure.
     pub fn new() -> Backoff {
-        Backoff { delay: RETRY_FIRST, next: Instant::now() + RETRY_FIRST }
+        let delay = backoff::Backoff::first();
+        Backoff { delay, next: Instant::now() + delay.delay() }
     }
 
     /// Doubles the delay after another failure.
     pub fn grow(&mut self) {
-        self.delay = (self.delay * 2).min(RETRY_MAX);
-        self.next = Instant::now() + self.delay;
+        self.delay = self.delay.grown();
+        self.next = Instant::now() + self.delay.delay();
     }
 
     /// When the next attempt is due.
