@@ -569,7 +569,7 @@ fn tell(before: &Register, now: &Register) {
     let levels: HashMap<u64, Level> =
         before.checkpoints().iter().map(|known| (known.id, known.level)).collect();
     for known in now.checkpoints() {
-        let (name, files, bytes) = (&known.name, known.files.len(), known.bytes());
+        let (name, files, bytes) = (known.shown(), known.files.len(), known.bytes());
         let level = levels.get(&known.id);
         if level.is_none() {
             let text = format!("checkpoint {name} is complete: {bytes} bytes, files: {files}");

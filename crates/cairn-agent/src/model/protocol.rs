@@ -180,9 +180,14 @@ pub struct Unfinished {
 }
 
 impl Unfinished {
+    /// Returns its name for a message.
+    pub fn shown(&self) -> String {
+        self.name.shown(self.files, &self.place)
+    }
+
     /// Returns its name and the reason.
     pub fn told(&self) -> String {
-        format!("{}: {}", self.name, self.reason)
+        format!("{}: {}", self.shown(), self.reason)
     }
 
     /// Returns its state for messages.

@@ -82,11 +82,12 @@ pub fn line(claim: &Claim) -> Result<Option<String>> {
     newest.extend(complete.into_iter().map(|known| (&known.name.family, known)));
     let whole = newest.values().map(|known| {
         let age_s = now().0.saturating_sub(known.modified_ns).max(0) as f64 / 1e9;
-        format!("{}, written {} ago", known.name, duration::human(age_s))
+        format!("{}, written {} ago", known.shown(), duration::human(age_s))
     });
     let told = |unknown: bool| {
         let those = found.unfinished.iter().filter(|one| one.is_unknown == unknown);
-        let told: Vec<String> = those.map(|one| format!("{} ({})", one.name, one.reason)).collect();
+        let told: Vec<String> =
+            those.map(|one| format!("{} ({})", one.shown(), one.reason)).collect();
         few(told.into_iter())
     };
     let (broken, unknown) = (told(false), told(true));

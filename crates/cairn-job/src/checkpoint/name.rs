@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
 
-use crate::file::path::{deserialize_bytes, serialize_bytes};
+use crate::file::path::{FilePath, deserialize_bytes, serialize_bytes};
 
 /// Checkpoints that supersede each other: a path with `{step}` in place of the number, or a name
 /// that a program gave.
@@ -37,6 +37,16 @@ pub struct Name {
     pub family: Family,
     /// Step; None where all checkpoints of the family have the same name.
     pub step: Option<Step>,
+}
+
+impl Name {
+    /// Returns the name for a message: a name that is there. That of a checkpoint of one file is the
+    /// file's path, where the family leaves something open.
+    pub fn shown(&self, files: u64, place: &FilePath) -> String {
+        let family = self.family.to_string();
+        let is_open = family.contains("{any}") || family.contains("{rank}");
+        if files == 1 && is_open { place.to_string() } else { self.to_string() }
+    }
 }
 
 impl fmt::Display for Name {
@@ -242,5 +252,9 @@ mod tests {
         assert_eq!(name("ck_{step}", "00007").to_string(), "ck_00007");
         assert_eq!(name("{step}/U", "0.02").to_string(), "0.02/U");
         assert_eq!(name("saved", "3").to_string(), "saved 3");
+        let path = FilePath::parse(b"run/epoch=1-step=20.ckpt").expect("a path");
+        let lightning = name("run/epoch={any}-step={step}{any}.ckpt", "20");
+        assert_eq!(lightning.shown(1, &path), "run/epoch=1-step=20.ckpt");
+        assert_eq!(lightning.shown(2, &path), "run/epoch=*-step=20*.ckpt");
     }
 }

@@ -369,7 +369,7 @@ fn of_sets(store: &Store) -> Vec<Line<'static>> {
     let unfinished = unfinished.map(|one| {
         let bytes = human(one.bytes);
         let verdict = if one.is_unknown { "not known" } else { "unfinished" };
-        Line::from(format!("{verdict:<13} {bytes:>9}  {}", printable(&one.name.to_string())))
+        Line::from(format!("{verdict:<13} {bytes:>9}  {}", printable(&one.shown())))
     });
     let complete = store.sets.iter().rev().map(|set| {
         let level = match (set.level, set.wanted) {

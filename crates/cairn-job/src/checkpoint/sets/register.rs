@@ -10,7 +10,8 @@ use super::marks::Mark;
 use super::rules::Rules;
 use super::usual::Usual;
 use super::{
-    DrainProgress, Member, NamespaceTree, Ranks, Reason, Run, Set, Situation, is_part, survey,
+    DrainProgress, Member, NamespaceTree, Ranks, Reason, Run, Set, Situation, is_part, place,
+    survey,
 };
 use crate::checkpoint::name::{Family, Name};
 use serde::{Deserialize, Serialize};
@@ -56,6 +57,12 @@ impl Checkpoint {
     /// Returns the total size of all files.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).sum()
+    }
+
+    /// Returns its name for a message.
+    pub fn shown(&self) -> String {
+        let place = place(self.files.iter().map(|file| &file.path));
+        self.name.shown(self.files.len() as u64, &place)
     }
 }
 
