@@ -262,8 +262,8 @@ fn what_was_removed_before_memory_was_lost_is_removed_outside_and_what_was_lost_
         let late = if is_durable { "" } else { "echo late >late; \"$CAIRN\" drain job;" };
         let sync = if is_durable { "python3 -c 'import os; os.sync()'" } else { "true" };
         let script = format!(
-            r#"cd /cairn; for name in gone old kept; do echo $name >$name; done
-            python3 -c 'import os; os.sync()'; "$CAIRN" drain job; {late}
+            r#"cd /cairn; for name in gone old kept spilled; do echo $name >$name; done
+            python3 -c 'import os; os.sync()'; "$CAIRN" drain job; "$CAIRN" rm job:/spilled; {late}
             agent=$("$CAIRN" status job --json | python3 -c '
 import json, sys
 print(json.load(sys.stdin)[0]["agent"]["pid"])')
@@ -279,7 +279,7 @@ print(json.load(sys.stdin)[0]["agent"]["pid"])')
         let mut names = place.sandbox.drained_names();
         names.retain(|name| !name.starts_with("cairn-"));
         match is_durable {
-            true => assert_eq!(names, ["kept", "new"]),
+            true => assert_eq!(names, ["kept", "new", "spilled"]),
             false => assert!(names.contains(&"late".to_string()), "{names:?}"),
         }
     }

@@ -196,7 +196,8 @@ impl<'a> Copier<'a> {
     /// Returns the copy that an earlier store of the job left under this name, if it is still
     /// there.
     fn detached_copy(&self, path: &FilePath) -> Option<Copy> {
-        let entry = self.ledger.entry(path).filter(|entry| entry.detached && !entry.damaged)?;
+        let is_earlier = |entry: &&Entry| (entry.detached || entry.inode == 0) && !entry.damaged;
+        let entry = self.ledger.entry(path).filter(is_earlier)?;
         let is_there = self.ledger.is_ours(path).unwrap_or(false);
         entry.copy().filter(|_| is_there)
     }

@@ -109,7 +109,8 @@ impl Volume {
     pub fn position(&self) -> Option<LogPosition> {
         let identity = self.places.first().filter(|_| self.fs().is_durable())?.identity_words()?;
         let medium = identity.iter().map(|word| format!("{word:016x}")).collect();
-        Some(LogPosition { medium, lsn: self.fs().last_lsn() })
+        let (epoch, lsn) = (self.fs().media_epoch(), self.fs().last_lsn());
+        Some(LogPosition { medium, epoch, lsn })
     }
 
     /// Whether this is the view of an image.

@@ -23,7 +23,7 @@ use cairn_device::store::namespace::{self, Creation};
 use cairn_device::store::notes::{self, Kind, NOTES_FILE, Note};
 use cairn_device::{Store, TierPlace};
 use cairn_job::file::mapping::Mapping;
-use cairn_job::outside::manifest::Manifest;
+use cairn_job::outside::manifest::{LogPosition, Manifest};
 use cairn_platform::sys;
 use cairn_posix::process::rank;
 use std::cell::OnceCell;
@@ -455,6 +455,9 @@ impl Claim {
         self.is_new = kept.is_none();
         if !self.is_new {
             let recovered = self.store.volumes()?.first().and_then(Volume::position);
+            // The log that it was recovered from is that of the epoch before.
+            let recovered =
+                recovered.map(|now| LogPosition { epoch: now.epoch.saturating_sub(1), ..now });
             let job = Job { recovered, ..self.store.job.clone() };
             job.save(self.store.directory())?;
             self.store.job = job;

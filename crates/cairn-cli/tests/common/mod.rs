@@ -309,7 +309,8 @@ fn build_library() {
 }
 
 fn collect(directory: &Path, prefix: &str, names: &mut Vec<String>) {
-    for entry in fs::read_dir(directory).expect("a directory").flatten() {
+    // A turn may remove it meanwhile.
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
         if entry.file_type().expect("a type").is_dir() {
             collect(&entry.path(), &format!("{name}/"), names);

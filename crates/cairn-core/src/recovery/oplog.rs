@@ -16,7 +16,7 @@ use crate::engine::inode::{Inode, OPENED};
 use crate::engine::transaction::Transaction;
 use crate::format::error::Result;
 use crate::format::layout::{
-    LOG_DURABLE, LOG_FROZEN, LOG_HEAD, LOG_LAST_BARRIER, LOG_WORDS, LSN, OPENED_AT,
+    LOG_DURABLE, LOG_FROZEN, LOG_HEAD, LOG_LAST_BARRIER, LOG_WORDS, LSN, MEDIA_EPOCH, OPENED_AT,
 };
 use crate::format::log_media::block_start;
 use crate::format::record::{self, FIXED_WORDS, Operation, RECORD_WORDS_MAX};
@@ -302,6 +302,11 @@ impl Microfs {
     /// that its media knew. Takes no lock.
     pub fn last_lsn(&self) -> u64 {
         self.memory().words()[LSN].load(Ordering::Relaxed)
+    }
+
+    /// Returns how often the namespace was recovered from its media, from 1. Takes no lock.
+    pub fn media_epoch(&self) -> u64 {
+        self.memory().words()[MEDIA_EPOCH].load(Ordering::Relaxed)
     }
 
     /// Visits the records from `cursor` on and moves `cursor` past them. Start with the `log_head`

@@ -515,19 +515,22 @@ fn standing(
     if let Some(path) = of(|node| node.torn).filter(|_| !is_marked) {
         return DrainProgress::Broken(Reason::Torn(path));
     }
+    let is_left = (situation.was_abandoned)(members);
+    let last = (situation.last_complete)(name);
+    if last == Some(members) && !is_left {
+        return DrainProgress::Complete;
+    }
     let usual = (situation.usual)(&name.family);
     let is_usual = usual.is_some_and(|usual| usual.is_all_in(members, draft.depth()));
-    let last = (situation.last_complete)(name);
     let is_mixed = last.is_some_and(|last| is_mixed(last, members)) || siblings.is_straddling(name);
     // What a whole one has tells what an abandoned one lacks.
-    if (situation.was_abandoned)(members) && (!is_usual || is_mixed) {
+    if is_left && (!is_usual || is_mixed) {
         return DrainProgress::Broken(Reason::Abandoned);
     }
     let is_over = situation.run == Run::Succeeded;
     if last == Some(members) {
         return DrainProgress::Complete;
     }
-    let is_left = (situation.was_abandoned)(members);
     if !is_over && !is_left && draft.mark.is_none() && (situation.has_abandoned)(members) {
         return DrainProgress::Broken(Reason::Abandoned);
     }

@@ -143,11 +143,15 @@ pub struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target(pub Vec<u8>);
 
-/// LogPosition in the log of a namespace whose metadata are on a medium.
+/// Position in the log of a namespace whose metadata are on a medium.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogPosition {
     /// Identity of the medium, hexadecimal digits.
     pub medium: String,
+    /// How often the store was recovered from it, from 1. Log sequence numbers that were not durable
+    /// are given out again after a recovery.
+    #[serde(default)]
+    pub epoch: u64,
     /// Log sequence number.
     pub lsn: u64,
 }
@@ -155,7 +159,8 @@ pub struct LogPosition {
 impl LogPosition {
     /// Whether a store that was recovered up to here has everything that one had at `earlier`.
     pub fn has_reached(&self, earlier: &LogPosition) -> bool {
-        self.medium == earlier.medium && self.lsn >= earlier.lsn
+        let is_same = (&self.medium, self.epoch) == (&earlier.medium, earlier.epoch);
+        is_same && self.lsn >= earlier.lsn
     }
 }
 
@@ -251,6 +256,7 @@ impl Manifest {
             let positions = recovered.zip(manifest.position.as_ref());
             let has_all = positions.is_some_and(|(now, then)| now.has_reached(then));
             manifest.adopt(&fresh.store, !has_all);
+            manifest.position = None;
         }
         manifest.format = MANIFEST_FORMAT;
         (manifest.owner, manifest.mount, manifest.map) = (fresh.owner, fresh.mount, fresh.map);
@@ -324,7 +330,7 @@ impl Manifest {
             if let Some(copy) = entry.copy() {
                 entry.set_copy(copy);
             }
-            entry.detached = detached;
+            entry.detached |= detached;
             entry.inode = 0;
             entry.version = 0;
         }
@@ -563,6 +569,33 @@ mod tests {
         assert_eq!(with(most, most).expect("is read").id, most);
         for (id, order) in [(most + 1, 1), (u64::MAX, 1), (1, u64::MAX)] {
             with(id, order).expect_err("is refused");
+        }
+    }
+
+    /// Mechanism: a store that was recovered with all of the cut took every copy for its own, also
+    /// the evicted ones, and log sequence numbers of another recovery for its own. Consequence: the
+    /// only copies of evicted files were removed. Fix: what is detached stays so; a position says
+    /// of which recovery it is.
+    #[test]
+    fn recovered_store_takes_over_what_it_has_reached_and_never_what_was_detached() {
+        let position = |medium: &str, epoch, lsn| LogPosition { medium: medium.into(), epoch, lsn };
+        for (recovered, has_all) in [
+            (Some(position("m", 2, 70)), true),
+            (Some(position("m", 2, 69)), false),
+            (Some(position("m", 3, 90)), false),
+            (Some(position("n", 2, 90)), false),
+            (None, false),
+        ] {
+            let mut found = sample();
+            found.position = Some(position("m", 2, 70));
+            let evicted = found.files.first_key_value().expect("a file").0.clone();
+            found.files.get_mut(&evicted).expect("it is there").detached = true;
+            let fresh = Manifest::new("melt", "4567", "/cairn");
+            let resumed = Manifest::resume(Some(found), fresh, recovered.as_ref());
+            assert_eq!(resumed.position, None);
+            for (path, entry) in &resumed.files {
+                assert_eq!(entry.detached, !has_all || *path == evicted, "{recovered:?} {path}");
+            }
         }
     }
 

@@ -50,11 +50,26 @@ pub struct Material<'a> {
     pub is_whole: bool,
 }
 
+/// Where what has a name after the copies were placed comes from.
+struct Arrivals<'a> {
+    copies: HashSet<&'a FilePath>,
+    /// By the new name, the one that the copy has before.
+    renamed: HashMap<&'a FilePath, &'a FilePath>,
+}
+
+impl<'a> Arrivals<'a> {
+    fn of(plan: &'a Plan) -> Arrivals<'a> {
+        let renamed = plan.renames.iter().map(|(from, to)| (to, from)).collect();
+        Arrivals { copies: plan.copies.iter().collect(), renamed }
+    }
+}
+
 impl Material<'_> {
     /// Returns the steps in their order.
     pub fn sequence(&self) -> Vec<Step> {
         let Plan { remove, directories, renames, symlinks, copies, links, .. } = self.plan;
         let kind = |path: &FilePath| self.manifest.files.get(path).map(|entry| entry.kind);
+        let arrivals = Arrivals::of(self.plan);
         // What something else takes the place of must go first.
         let displaced = self.plan.displaced(self.tree);
         let (first, last): (Vec<&FilePath>, Vec<_>) =
@@ -87,11 +102,11 @@ impl Material<'_> {
             self.tree.get(path).is_none_or(|node| !changed.contains(&node.inode))
         });
         steps.extend(links.clone().filter_map(|(from, path)| {
-            let copy = self.entry_at_end(from)?.copy()?;
+            let copy = self.entry_at_end(from, &arrivals)?.copy()?;
             let entry = self.tree.get(path)?.drained_entry(copy);
             Some(self.link(from, path, entry))
         }));
-        steps.extend(self.releases(true));
+        steps.extend(self.releases(true, &arrivals));
         if self.is_whole {
             let removed: HashSet<&FilePath> =
                 remove.iter().chain(renames.iter().map(|(from, _)| from)).collect();
@@ -100,10 +115,10 @@ impl Material<'_> {
             let goes =
                 |path: &&FilePath| kind(path) != Some(Kind::Directory) || !staying.contains(*path);
             steps.extend(last.into_iter().filter(goes).map(removal));
-            steps.extend(self.releases(false));
+            steps.extend(self.releases(false, &arrivals));
         }
         steps.retain(|step| (self.may_try)(step.path()));
-        let attributes = self.attributes(&steps, &changed);
+        let attributes = self.attributes(&steps, &changed, &arrivals);
         steps.extend(attributes.into_iter().filter(|step| (self.may_try)(step.path())));
         // What a later step replaces is of this turn.
         let mut replaced = HashSet::new();
@@ -183,29 +198,27 @@ impl Material<'_> {
 
     /// Returns the entry that a path has after the copies were placed. None if its copy could not
     /// be made: what has the name is of another file.
-    fn entry_at_end(&self, path: &FilePath) -> Option<Entry> {
+    fn entry_at_end(&self, path: &FilePath, arrivals: &Arrivals<'_>) -> Option<Entry> {
         let node = self.tree.get(path)?;
-        if self.plan.copies.contains(path) {
+        if arrivals.copies.contains(path) {
             return Some(node.drained_entry((self.made)(path, node)?.copy.clone()));
         }
-        let from = self.plan.renames.iter().find(|(_, to)| to == path);
-        let from = from.map_or(path, |(from, _)| from);
-        self.manifest.files.get(from).cloned()
+        self.manifest.files.get(*arrivals.renamed.get(path).unwrap_or(&path)).cloned()
     }
 
     /// Last whole versions that are not needed any more: of files that are there, or of those that
     /// are gone.
-    fn releases(&self, of_present: bool) -> impl Iterator<Item = Step> {
+    fn releases(&self, of_present: bool, arrivals: &Arrivals<'_>) -> Vec<Step> {
         let is_done = |path: &&FilePath| match self.tree.get(*path) {
             Some(node) if node.kind == Kind::File => {
-                let arrives = !self.plan.copies.contains(path)
+                let arrives = !arrivals.copies.contains(path)
                     || (self.made)(path, node).is_some() && (self.may_try)(path);
                 of_present && !(node.open || node.unclean) && arrives
             }
             _ => !of_present,
         };
         let done = self.manifest.whole.keys().filter(is_done);
-        done.map(|path| Step::Release { path: path.clone() }).collect::<Vec<_>>().into_iter()
+        done.map(|path| Step::Release { path: path.clone() }).collect()
     }
 
     /// Inodes of files whose copies get attributes.
@@ -216,7 +229,12 @@ impl Material<'_> {
 
     /// Attributes that are to be set after `steps`, also on the files in `changed`. A step has also
     /// changed the modification time of the directory that it works in.
-    fn attributes(&self, steps: &[Step], changed: &HashSet<u32>) -> Vec<Step> {
+    fn attributes(
+        &self,
+        steps: &[Step],
+        changed: &HashSet<u32>,
+        arrivals: &Arrivals<'_>,
+    ) -> Vec<Step> {
         let above = |path: &FilePath| path.split().map(|(parent, _)| parent);
         let mut wanted: BTreeSet<FilePath> = self.plan.attributes.iter().cloned().collect();
         // A copy with several names is replaced when it gets attributes: all names must follow.
@@ -265,7 +283,7 @@ impl Material<'_> {
             }
             if node.kind == Kind::File && node.links > 1 {
                 if let Some(from) = first.get(&node.inode).filter(|from| **from != path) {
-                    let Some(entry) = self.entry_at_end(from) else { continue };
+                    let Some(entry) = self.entry_at_end(from, arrivals) else { continue };
                     let Some(mut copy) = entry.copy() else { continue };
                     (copy.mode, copy.mtime_ns) = (node.mode, node.mtime_ns);
                     let entry = node.drained_entry(copy);

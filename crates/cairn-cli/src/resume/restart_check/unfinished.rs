@@ -30,10 +30,13 @@ const STEPS_INSIDE: &[u8] = b"step";
 const NEEDED: [&[u8]; 3] = [b"trainer_state.json", b"random_states_0.pkl", b".metadata"];
 
 /// How a framework is known by the files of its first step: by the begin and the end of the name of
-/// any of these, and by a torn file of those. It needs the last.
+/// any that were `written`, and by a torn one. They are those of the process that writes what is
+/// `needed`: on another node the step is whole without it. Files that are written `later` say that
+/// the end may be on another node.
 struct Framework {
     written: &'static [(&'static [u8], &'static [u8])],
     torn: &'static [(&'static [u8], &'static [u8])],
+    later: &'static [(&'static [u8], &'static [u8])],
     needed: &'static [u8],
 }
 
@@ -41,25 +44,22 @@ struct Framework {
 /// writes: what is needed comes after the others.
 const FRAMEWORKS: [Framework; 3] = [
     Framework {
-        written: &[
-            (b"training_args", b".bin"),
-            (b"optimizer", b".pt"),
-            (b"scheduler", b".pt"),
-            (b"rng_state", b".pth"),
-        ],
+        written: &[(b"training_args", b".bin"), (b"optimizer", b".pt"), (b"scheduler", b".pt")],
         torn: &[
             (b"model", b".safetensors"),
             (b"adapter_model", b".safetensors"),
             (b"pytorch_model", b".bin"),
         ],
+        later: &[],
         needed: b"trainer_state.json",
     },
     Framework {
         written: &[(b"optimizer", b".bin"), (b"scheduler", b".bin")],
         torn: &[],
+        later: &[(b"random_states_", b".pkl")],
         needed: b"random_states_0.pkl",
     },
-    Framework { written: &[(b"__", b".distcp")], torn: &[], needed: b".metadata" },
+    Framework { written: &[(b"__0_", b".distcp")], torn: &[], later: &[], needed: b".metadata" },
 ];
 
 /// An unfinished checkpoint that no program shall find.
@@ -142,7 +142,8 @@ impl Files<'_> {
                 let name = file.path.split().map(|(_, name)| name);
                 name == Some(one.needed) && !is_torn(file)
             };
-            files.iter().any(is_its) && !files.iter().any(is_needed)
+            let is_later = |file: &Member| has(one.later, file) && !is_torn(file);
+            files.iter().any(is_its) && !files.iter().any(|it| is_needed(it) || is_later(it))
         };
         let framework = FRAMEWORKS.iter().find(lacks)?;
         Some(format!("it has no whole {}", String::from_utf8_lossy(framework.needed)))
@@ -332,6 +333,9 @@ mod tests {
             (&["model.safetensors", "optimizer.bin"], "none", said("random_states_0.pkl")),
             (&["__0_0.distcp", "__1_0.distcp"], "__1_0.distcp", said(".metadata")),
             (&["__0_0.distcp", ".metadata"], "none", None),
+            (&["__8_0.distcp", "__9_0.distcp"], "none", None),
+            (&["optimizer.bin", "random_states_8.pkl"], "none", None),
+            (&["rng_state_8.pth"], "none", None),
             (&["config.json", "model.safetensors"], "none", None),
             (&["model.pt", "log.txt"], "log.txt", None),
         ] {

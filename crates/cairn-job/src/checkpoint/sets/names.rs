@@ -173,7 +173,9 @@ fn decimal_directory_length(path: &[u8], at: usize) -> Option<usize> {
 /// Returns the digits of `text` as a number. There are few enough to fit.
 pub fn number(text: &[u8]) -> u64 {
     let digits = text.iter().filter(|byte| byte.is_ascii_digit());
-    digits.fold(0, |number, digit| number * 10 + u64::from(digit - b'0'))
+    digits.fold(0u64, |number, digit| {
+        number.saturating_mul(10).saturating_add(u64::from(digit - b'0'))
+    })
 }
 
 /// Returns the length of the date that `text` begins with, including a time of day behind it:

@@ -206,11 +206,20 @@ impl Roles {
         members: &[Numbered<'_, Key>],
         ranks: Option<&Ranks>,
     ) -> Roles {
-        let mut varying = varying(members);
         let is_certain = step.is_none_or(|step| {
             let said = is_behind(members[0].path, members[0].places[step].range.start, STEP_WORDS);
-            said || !may_be_parts(members, step) && !may_be_another(members, step, &varying, ranks)
+            said || !may_be_parts(members, step) && !may_be_another(members, step, ranks)
         });
+        Roles { is_certain, ..Roles::named(step, members, ranks) }
+    }
+
+    /// Returns the same for a step that is certain.
+    fn named<Key>(
+        step: Option<usize>,
+        members: &[Numbered<'_, Key>],
+        ranks: Option<&Ranks>,
+    ) -> Roles {
+        let mut varying = varying(members);
         let is_rank = |&index: &usize| {
             Some(index) != step && ranks.is_some_and(|it| are_ranks(members, index, it))
         };
@@ -221,7 +230,7 @@ impl Roles {
         let is_part = |index: &usize| is_part(path, &members[0].places[*index].range);
         let parts: Vec<usize> = (0..members[0].places.len()).filter(is_part).collect();
         varying.extend(parts);
-        Roles { step, rank, varying, is_certain }
+        Roles { step, rank, varying, is_certain: true }
     }
 
     /// Returns the placeholder for a number in the family's name.
@@ -275,8 +284,11 @@ fn are_decimals<Key>(members: &[Numbered<'_, Key>], index: usize, ranks: Option<
     let (one, two) = (&first.places[index], &first.places[index + 1]);
     let begins = one.range.start == 0 || path[one.range.start - 1] != b'.';
     let is_pair = two.range.start == one.range.end + 1 && path[one.range.end] == b'.';
-    let is_number = |place: &Place| place.range.len() <= DECIMALS_MAX && !place.is_hash;
-    let numbers = is_number(one) && is_number(two);
+    let is_number = |member: &Numbered<'_, Key>, index: usize| {
+        let text = member.text(index);
+        text.len() <= DECIMALS_MAX && text.iter().all(u8::is_ascii_digit)
+    };
+    let numbers = members.iter().all(|it| is_number(it, index) && is_number(it, index + 1));
     let (wholes, behind) = (values(members, index), values(members, index + 1));
     let have_ranks = ranks.is_some_and(|it| are_ranks(members, index + 1, it));
     if !begins || !is_pair || !numbers || behind.len() < 2 || have_ranks {
@@ -354,26 +366,25 @@ fn may_be_parts<Key>(members: &[Numbered<'_, Key>], index: usize) -> bool {
     varying.contains(&index) && is_dense && common.any(is_step)
 }
 
-/// Whether another of the `varying` numbers may be the step as well as that at `index`: it grows
-/// with time, too, and groups the files in another way.
-fn may_be_another<Key>(
-    members: &[Numbered<'_, Key>],
-    index: usize,
-    varying: &[usize],
-    ranks: Option<&Ranks>,
-) -> bool {
+/// Whether another varying number may be the step as well as that at `index`: it grows with time,
+/// too, and groups the files in another way.
+fn may_be_another<Key>(members: &[Numbered<'_, Key>], index: usize, ranks: Option<&Ranks>) -> bool {
     let (path, places) = (members[0].path, &members[0].places);
     let count = |chosen: &[usize]| {
         let values = members.iter().map(|it| chosen.iter().map(|&at| it.numbers[at]).collect());
         values.collect::<BTreeSet<Vec<Amount>>>().len()
     };
-    varying.iter().any(|&other| {
-        let may_be = other != index
+    let groups_differently = |other: usize| {
+        let both = count(&[index, other]);
+        (count(&[index]), count(&[other])) != (both, both)
+    };
+    varying(members).into_iter().any(|other| {
+        other != index
             && !places[other].is_hash
             && !is_part(path, &places[other].range)
-            && !ranks.is_some_and(|ranks| are_ranks(members, other, ranks));
-        let (one, two, both) = (count(&[index]), count(&[other]), count(&[index, other]));
-        may_be && (one, two) != (both, both) && falls(members, &|member| member.numbers[other]) == 0
+            && !ranks.is_some_and(|ranks| are_ranks(members, other, ranks))
+            && falls(members, &|member| member.numbers[other]) == 0
+            && groups_differently(other)
     })
 }
 
@@ -382,11 +393,10 @@ fn roles_in<Key>(
     ranks: Option<&Ranks>,
     is_known: &dyn Fn(&Family) -> bool,
 ) -> Option<Roles> {
-    let with = |step: usize| Roles::with(Some(step), members, ranks);
-    let mut known = (0..members[0].places.len()).map(with);
+    let named = |step: usize| Roles::named(Some(step), members, ranks);
+    let mut known = (0..members[0].places.len()).map(named);
     let known = known.find(|roles| is_known(&roles.position(&members[0]).family));
-    let certain = known.map(|roles| Roles { is_certain: true, ..roles });
-    certain.or_else(|| roles(members, ranks))
+    known.or_else(|| roles(members, ranks))
 }
 
 /// Returns the roles in a series with one step throughout, if other series in its directory have

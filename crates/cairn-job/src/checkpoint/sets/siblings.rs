@@ -16,11 +16,13 @@ const LATER_MAX: usize = 8;
 pub(super) struct Siblings<'d, 'a> {
     drafts: &'d BTreeMap<Name, Draft<'a>>,
     superseded: HashSet<&'d Name>,
+    spans: HashMap<&'d Name, (i64, i64)>,
 }
 
 impl<'d, 'a> Siblings<'d, 'a> {
     pub(super) fn of(drafts: &'d BTreeMap<Name, Draft<'a>>) -> Siblings<'d, 'a> {
-        Siblings { drafts, superseded: superseded(drafts) }
+        let spans = drafts.iter().map(|(name, draft)| (name, span(draft))).collect();
+        Siblings { drafts, superseded: superseded(drafts), spans }
     }
 
     /// Whether a later step was begun after this one.
@@ -62,9 +64,9 @@ impl<'d, 'a> Siblings<'d, 'a> {
     /// Whether all files of another set were changed after some of this set and before others: a
     /// part of this set was rewritten, and a part not yet.
     pub(super) fn is_straddling(&self, name: &Name) -> bool {
-        let (first, last) = span(&self.drafts[name]);
-        self.family(&name.family).any(|(_, other)| {
-            let (begin, end) = span(other);
+        let (first, last) = self.spans[name];
+        self.family(&name.family).any(|(other, _)| {
+            let (begin, end) = self.spans[other];
             first < begin && end < last
         })
     }
