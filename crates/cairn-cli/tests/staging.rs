@@ -216,8 +216,8 @@ fn store_whose_filling_was_cut_off_is_filled_anew() {
     let out = sandbox.out().display().to_string();
     sandbox.cairn(&["restore", &out]).succeeds();
     // The state after a kill: a part is there, and the mark.
-    sandbox.cairn(&["exec", "--job", "job", "--", "bash", "-c", "rm /cairn/ckpt-3/b"]).succeeds();
     fs::write(sandbox.store("job").join("staging"), "").expect("writes");
+    sandbox.cairn(&["exec", "--job", "job", "--", "bash", "-c", "rm /cairn/ckpt-3/b"]).succeeds();
     staged(&sandbox, SHOW)
         .succeeds()
         .prints("ckpt-3 a b 33\ninput\nz\n26\nckpt-3 input link many ");

@@ -40,8 +40,8 @@ pub struct Name {
 }
 
 impl Name {
-    /// Returns the name for a message: a name that is there. That of a checkpoint of one file is the
-    /// file's path, where the family leaves something open.
+    /// Returns the name for a message: a name that is there. That of a checkpoint of one file is
+    /// the file's path, where the family leaves something open.
     pub fn shown(&self, files: u64, place: &FilePath) -> String {
         let family = self.family.to_string();
         let is_open = family.contains("{any}") || family.contains("{rank}");

@@ -148,8 +148,8 @@ pub struct Target(pub Vec<u8>);
 pub struct LogPosition {
     /// Identity of the medium, hexadecimal digits.
     pub medium: String,
-    /// How often the store was recovered from it, from 1. Log sequence numbers that were not durable
-    /// are given out again after a recovery.
+    /// How often the store was recovered from it, from 1. Log sequence numbers that were not
+    /// durable are given out again after a recovery.
     #[serde(default)]
     pub epoch: u64,
     /// Log sequence number.
