@@ -90,10 +90,7 @@ REAL = {
     "dcp (real)": ("dcp.py", ("sync",), "torch", "run/step-{n}/"),
 }
 
-GAPS = {
-    "composer": "while the run goes on, no step is known to be complete: of ep{i}-ba{n}-rank{r} Cairn takes the epoch for the "
-                "step. The pattern 'ep{any}-ba{step}-rank{rank}.pt' helps",
-}
+GAPS = {}
 
 
 def main():
