@@ -515,7 +515,7 @@ pub fn checksum_of(
     };
     thread::scope(|scope| {
         let mut aside = Aside::new(scope, file, length, CHUNK_BYTES);
-        let mut next_hole = begin(&mut aside, std::mem::take(buffer.memory()), bytes)?;
+        let mut next_hole = begin(&mut aside, buffer.lend(), bytes)?;
         let mut other = Aligned::default();
         loop {
             let (part, count) = aside.finish_read().map_err(failed())?;
@@ -530,7 +530,7 @@ pub fn checksum_of(
             progress(end - bytes)?;
             (bytes, other) = (end, part);
             if is_last {
-                *buffer.memory() = other;
+                buffer.put_back(other);
                 return Ok((bytes, crc32c));
             }
         }

@@ -114,10 +114,15 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Lends the memory for other uses in between; it must be put back. Its content is undefined.
-    pub(crate) fn memory(&mut self) -> &mut Aligned {
+    /// Lends the memory for other uses in between; `put_back` returns it. Its content is undefined.
+    pub(crate) fn lend(&mut self) -> Aligned {
         self.bytes.grow(CHUNK_BYTES as usize);
-        &mut self.bytes
+        std::mem::take(&mut self.bytes)
+    }
+
+    /// Takes memory back, so that the next file needs none of its own.
+    pub(crate) fn put_back(&mut self, memory: Aligned) {
+        self.bytes = memory;
     }
 }
 
