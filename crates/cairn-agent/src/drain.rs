@@ -111,7 +111,7 @@ struct Cut<'a> {
     trees: &'a [(&'a Arc<Volume>, Tree)],
     /// When it was taken.
     at: Instant,
-    /// LogPosition that it does not go beyond, if the store has one namespace, on a medium.
+    /// Position in the log that it does not go beyond, if the store has one namespace, on a medium.
     position: Option<LogPosition>,
     /// Its number, see [`Unchanged`].
     number: u64,

@@ -187,8 +187,8 @@ pub struct Manifest {
     /// Number of the turn that brought the last cut, see `journal.rs`.
     #[serde(default)]
     pub turn: u64,
-    /// LogPosition that the cut does not go beyond, if the store has a durable log: what a store
-    /// that is recovered from it lacks was removed.
+    /// Position in the log that the cut does not go beyond, if the store has a durable log: what a
+    /// store that is recovered from it lacks was removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<LogPosition>,
     /// Whether the last cut is here as a whole, verified.
