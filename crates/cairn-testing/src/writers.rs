@@ -8,7 +8,6 @@
 
 use crate::random::Random;
 use cairn_job::checkpoint::sets::Member;
-use cairn_job::file::extended::Extended;
 use cairn_job::file::node::Kind;
 use cairn_job::file::node::{Node, Tree};
 use cairn_job::file::path::FilePath;
@@ -242,24 +241,8 @@ impl World {
             (parent.renamed, parent.written_ns) = (false, mtime_ns);
         }
         self.inodes += 1;
-        let node = Node {
-            inode: self.inodes,
-            kind,
-            bytes: 10,
-            mode: 0o644,
-            mtime_ns,
-            written_ns: mtime_ns,
-            links: 1,
-            renamed: false,
-            version: 1,
-            unclean: false,
-            torn: false,
-            open: false,
-            drained: false,
-            absence: None,
-            target: Vec::new(),
-            extended: Extended::default(),
-        };
+        let node =
+            Node { bytes: 10, mtime_ns, written_ns: mtime_ns, ..Node::new(self.inodes, kind) };
         self.tree.insert(path.clone(), node);
     }
 

@@ -15,7 +15,6 @@ use cairn_job::checkpoint::policy::CheckpointPolicy;
 use cairn_job::checkpoint::sets::register::{Moment, Register};
 use cairn_job::checkpoint::sets::rules::Rules;
 use cairn_job::checkpoint::sets::{DrainProgress, Run, Set};
-use cairn_job::file::extended::Extended;
 use cairn_job::file::node::{Kind, Node, Tree};
 use cairn_job::file::path::FilePath;
 use cairn_testing::random::{Random, SEEDS_VARIABLE, environment_number, soaking};
@@ -358,24 +357,7 @@ impl World {
 
     fn node(&mut self, kind: Kind) -> Node {
         self.next_inode += 1;
-        Node {
-            inode: self.next_inode,
-            kind,
-            bytes: 0,
-            mode: 0o644,
-            mtime_ns: 0,
-            written_ns: self.now_ns,
-            links: 1,
-            renamed: false,
-            version: 1,
-            unclean: false,
-            torn: false,
-            open: false,
-            drained: false,
-            absence: None,
-            target: Vec::new(),
-            extended: Extended::default(),
-        }
+        Node { written_ns: self.now_ns, ..Node::new(self.next_inode, kind) }
     }
 
     /// Notes that an entry of the directory above `path` changed, and makes what is missing.

@@ -13,7 +13,6 @@
 //!
 //! `CAIRN_TEST_SEEDS=n` runs n histories, `CAIRN_TEST_SEED=s` repeats one.
 
-use cairn_job::file::extended::Extended;
 use cairn_job::file::node::{Kind, Node, Tree};
 use cairn_job::file::path::FilePath;
 use cairn_job::outside::found::Found;
@@ -89,22 +88,9 @@ impl Store {
     fn node(&mut self, kind: Kind) -> Node {
         self.inodes += 1;
         Node {
-            inode: self.inodes,
-            kind,
-            bytes: 0,
             mode: if kind == Kind::Directory { 0o755 } else { 0o644 },
             mtime_ns: i64::from(self.inodes),
-            written_ns: 0,
-            links: 1,
-            renamed: false,
-            version: 1,
-            unclean: false,
-            torn: false,
-            open: false,
-            drained: false,
-            absence: None,
-            target: Vec::new(),
-            extended: Extended::default(),
+            ..Node::new(self.inodes, kind)
         }
     }
 

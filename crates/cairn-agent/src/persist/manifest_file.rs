@@ -66,7 +66,6 @@ pub fn parse<T: DeserializeOwned>(path: &Path, text: &[u8]) -> Result<T> {
 mod tests {
     use super::*;
     use cairn_job::file::extended::Carried;
-    use cairn_job::file::extended::Extended;
     use cairn_job::file::node::Kind;
     use cairn_job::file::node::Node;
     use cairn_job::file::path::FilePath;
@@ -84,22 +83,11 @@ mod tests {
             extended: Some(Carried { crc32c: 0x0bad_cafe, kept: true }),
         };
         let node = Node {
-            inode: 7,
-            kind: Kind::File,
             bytes: 4,
             mode: 0o640,
             mtime_ns: 12_000_000_034,
-            written_ns: 0,
-            links: 1,
-            renamed: false,
             version: 3,
-            unclean: false,
-            torn: false,
-            open: false,
-            drained: false,
-            absence: None,
-            target: Vec::new(),
-            extended: Extended::default(),
+            ..Node::new(7, Kind::File)
         };
         let entry = node.drained_entry(copy);
         manifest.files.insert(path(b"a/restart.1"), entry.clone());

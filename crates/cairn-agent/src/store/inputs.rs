@@ -263,31 +263,13 @@ fn read_list<'de, D: Deserializer<'de>>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cairn_job::file::extended::Extended;
 
     fn path(text: &str) -> FilePath {
         FilePath::parse(text.as_bytes()).expect("a valid path")
     }
 
     fn node(inode: u32, version: u64) -> Node {
-        Node {
-            inode,
-            kind: Kind::File,
-            bytes: 1,
-            mode: 0o644,
-            mtime_ns: 0,
-            written_ns: 0,
-            links: 1,
-            renamed: false,
-            version,
-            unclean: false,
-            torn: false,
-            open: false,
-            drained: false,
-            absence: None,
-            target: Vec::new(),
-            extended: Extended::default(),
-        }
+        Node { bytes: 1, version, ..Node::new(inode, Kind::File) }
     }
 
     fn staged(content: Content, made: Option<Made>) -> Staged {

@@ -58,5 +58,29 @@ pub struct Node {
     pub extended: Extended,
 }
 
+impl Node {
+    /// Returns an empty file, directory or link with one name, closed in order and never drained.
+    pub fn new(inode: u32, kind: Kind) -> Node {
+        Node {
+            inode,
+            kind,
+            bytes: 0,
+            mode: 0o644,
+            mtime_ns: 0,
+            written_ns: 0,
+            links: 1,
+            renamed: false,
+            version: 1,
+            unclean: false,
+            torn: false,
+            open: false,
+            drained: false,
+            absence: None,
+            target: Vec::new(),
+            extended: Extended::default(),
+        }
+    }
+}
+
 /// All names of a store, by path.
 pub type Tree = BTreeMap<FilePath, Node>;

@@ -436,7 +436,6 @@ fn plan_removals(plan: &mut Plan, tree: &Tree, entries: &Entries, displaced: &BT
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::file::extended::Extended;
     use crate::outside::manifest::Target;
     use cairn_core::Absence;
 
@@ -502,24 +501,7 @@ mod tests {
     }
 
     fn file(inode: u32, version: u64) -> Node {
-        Node {
-            inode,
-            kind: Kind::File,
-            bytes: 10,
-            mode: 0o644,
-            mtime_ns: 5,
-            written_ns: 5,
-            renamed: false,
-            version,
-            unclean: false,
-            torn: false,
-            links: 1,
-            open: false,
-            drained: false,
-            absence: None,
-            target: Vec::new(),
-            extended: Extended::default(),
-        }
+        Node { bytes: 10, mtime_ns: 5, written_ns: 5, version, ..Node::new(inode, Kind::File) }
     }
 
     fn directory(inode: u32) -> Node {

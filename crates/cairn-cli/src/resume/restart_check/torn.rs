@@ -60,28 +60,11 @@ fn belong_together(one: &[u8], other: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cairn_job::file::extended::Extended;
 
     /// Files of a directory, those that end with `!` torn.
     fn chosen_of(names: &[&str]) -> Vec<String> {
-        let node = |unclean: bool| Node {
-            inode: 2,
-            kind: Kind::File,
-            bytes: 5,
-            mode: 0o644,
-            mtime_ns: 0,
-            written_ns: 0,
-            links: 1,
-            renamed: false,
-            version: 1,
-            unclean,
-            torn: unclean,
-            open: false,
-            drained: false,
-            absence: None,
-            target: Vec::new(),
-            extended: Extended::default(),
-        };
+        let node =
+            |unclean: bool| Node { bytes: 5, unclean, torn: unclean, ..Node::new(2, Kind::File) };
         let path = |name: &str| FilePath::parse(name.as_bytes()).expect("a path");
         let tree = names.iter().map(|name| match name.strip_suffix('!') {
             Some(torn) => (path(torn), node(true)),

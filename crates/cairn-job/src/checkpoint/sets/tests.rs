@@ -3,28 +3,15 @@
 use super::*;
 use crate::checkpoint::name::Family;
 use crate::checkpoint::name::Name;
-use crate::file::extended::Extended;
 
 const SECOND: i64 = 1_000_000_000;
 
 fn file(inode: u32, mtime_s: i64) -> Node {
     Node {
-        inode,
-        kind: Kind::File,
         bytes: 10,
-        mode: 0o644,
         mtime_ns: mtime_s * SECOND,
         written_ns: mtime_s * SECOND,
-        renamed: false,
-        version: 1,
-        unclean: false,
-        torn: false,
-        links: 1,
-        open: false,
-        drained: false,
-        absence: None,
-        target: Vec::new(),
-        extended: Extended::default(),
+        ..Node::new(inode, Kind::File)
     }
 }
 
