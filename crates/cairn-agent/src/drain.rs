@@ -446,7 +446,10 @@ impl Drainer {
         ledger.set_complete(outcome.complete, everything);
         ledger.set_position(cut.position);
         ledger.set_pending(self.job.pending.clone().filter(|_| !has_succeeded));
-        ledger.commit()?;
+        match everything || reason.is_asked() {
+            true => ledger.commit_whole()?,
+            false => ledger.commit()?,
+        }
         if everything {
             ledger.set_directory_rights(true)?;
         }

@@ -5,6 +5,7 @@ pub mod displaced;
 pub(crate) mod journal;
 pub mod ledger;
 pub mod manifest_file;
+pub(crate) mod manifest_log;
 pub mod marks;
 pub mod outside;
 pub mod ownership;

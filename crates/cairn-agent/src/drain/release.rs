@@ -152,7 +152,7 @@ impl Steps {
         let newest = manifest.newest_files(|_| true);
         let known = manifest.checkpoints.iter().filter(|known| known.name.step.is_some());
         let all: HashSet<FilePath> =
-            known.flat_map(|known| &known.files).map(|file| file.path.clone()).collect();
+            known.flat_map(|known| known.files.iter()).map(|file| file.path.clone()).collect();
         let (newest, older) = all.into_iter().partition(|path| newest.contains(path));
         Steps { newest, older }
     }

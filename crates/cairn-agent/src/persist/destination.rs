@@ -500,18 +500,24 @@ impl Destination {
         FilePath::root().join(self.suffix.as_bytes())
     }
 
-    /// Opens the journal for reading, or a new one for writing. None if it does not exist and
-    /// `create` is false.
-    pub fn open_journal(&self, create: bool) -> Result<Option<File>> {
+    /// Opens the journal for reading. None if it does not exist.
+    pub fn open_journal(&self) -> Result<Option<File>> {
         let path = self.journal_path();
-        let mut flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        flags.set(OFlags::CREATE | OFlags::TRUNC, create);
-        let mode = Mode::from_raw_mode(0o600);
-        match rustix::fs::openat(&self.root, path.as_os_str(), flags, mode) {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        match rustix::fs::openat(&self.root, path.as_os_str(), flags, Mode::empty()) {
             Ok(file) => Ok(Some(File::from(file))),
-            Err(Errno::NOENT) if !create => Ok(None),
+            Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(self.error("open", &path)(errno)),
         }
+    }
+
+    /// Makes the empty file `name` in the directory itself. One that is there is emptied.
+    pub fn create_file(&self, name: &FilePath, mode: u32) -> Result<File> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC;
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let mode = Mode::from_raw_mode(mode);
+        let file = rustix::fs::openat(&self.root, name.as_os_str(), flags, mode);
+        Ok(File::from(file.map_err(self.error("create", name))?))
     }
 
     /// Opens the parent of the place of `path`; returns it and the last component.

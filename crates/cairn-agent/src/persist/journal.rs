@@ -24,7 +24,7 @@ const END: &str = "end ";
 /// cannot be read, or a newer version wrote it.
 pub fn read(destination: &Destination, done: u64) -> Result<Vec<Step>> {
     let path = destination.full_path(&destination.journal_path());
-    let Some(mut file) = destination.open_journal(false)? else { return Ok(Vec::new()) };
+    let Some(mut file) = destination.open_journal()? else { return Ok(Vec::new()) };
     let mut text = Vec::new();
     file.read_to_end(&mut text).map_err(Error::file("read", &path))?;
     let end = text.windows(END.len()).rposition(|part| part == END.as_bytes()).unwrap_or(0);
@@ -56,10 +56,9 @@ pub fn write(destination: &Destination, number: u64, steps: &[Step]) -> Result<(
     }
     let end = end_of(&text);
     text.extend_from_slice(end.as_bytes());
-    if let Some(mut file) = destination.open_journal(true)? {
-        file.write_all(&text).map_err(Error::file("write", &path))?;
-        file.sync_all().map_err(Error::file("make durable", &path))?;
-    }
+    let mut file = destination.create_file(&destination.journal_path(), 0o600)?;
+    file.write_all(&text).map_err(Error::file("write", &path))?;
+    file.sync_all().map_err(Error::file("make durable", &path))?;
     destination.synchronise(&FilePath::root())
 }
 

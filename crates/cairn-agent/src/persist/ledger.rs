@@ -12,14 +12,15 @@ use crate::model::job::Job;
 use crate::model::log;
 use crate::persist::destination::Destination;
 use crate::persist::displaced::Before;
-use crate::persist::manifest_file;
-use crate::persist::{journal, ownership};
+use crate::persist::manifest_log::{self, ManifestLog};
+use crate::persist::{journal, manifest_file, ownership};
 use cairn_job::checkpoint::name::Name;
 use cairn_job::checkpoint::sets::register;
 use cairn_job::file::extended::{Carried, Extended};
 use cairn_job::file::node::{Kind, Node};
 use cairn_job::file::path::FilePath;
 use cairn_job::outside::found::{Found, same_time};
+use cairn_job::outside::manifest::changes::{Changes, Touched};
 use cairn_job::outside::manifest::{
     Checkpoint, Copy, Entry, LogPosition, Manifest, State, manifest_name, manifest_path, whole_name,
 };
@@ -29,12 +30,22 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// Least number of entries of a manifest that a log continues: a smaller one is written whole.
+/// Tests of the agent have small ones.
+const LOG_ENTRIES_MIN: usize = if cfg!(test) { 2 } else { 1000 };
+
 /// An open persist directory and its manifest.
 pub struct Ledger {
     destination: Arc<Destination>,
     manifest: Manifest,
     /// Whether the manifest in memory differs from the one on disk.
     dirty: bool,
+    /// Where it may differ.
+    touched: Touched,
+    /// The log that continues the manifest on disk, and how many more entries it may get.
+    log: Option<(ManifestLog, usize)>,
+    /// The checkpoints on disk.
+    written: Vec<Checkpoint>,
     /// The manifest on disk as it was read or written last, if there is one.
     on_disk: Option<Found>,
     /// Whether files were drained to the directory, so that the manifest says more than a claim.
@@ -47,7 +58,7 @@ pub struct Ledger {
     /// must find its name free.
     before: Option<Before>,
     /// Directories whose names may not be durable yet.
-    touched: BTreeSet<FilePath>,
+    unsynchronised: BTreeSet<FilePath>,
 }
 
 impl Ledger {
@@ -92,13 +103,16 @@ impl Ledger {
             destination,
             manifest,
             dirty: false,
+            touched: Touched::default(),
+            log: None,
+            written: Vec::new(),
             on_disk: found,
             has_drained,
             // A journal without its end goes with the next commit.
             is_turning: true,
             is_shared: job.shared,
             before: (!job.shared).then(Before::default),
-            touched: BTreeSet::new(),
+            unsynchronised: BTreeSet::new(),
         };
         ledger.set_directory_rights(false)?;
         if !steps.is_empty() {
@@ -114,7 +128,7 @@ impl Ledger {
             // The journal does not say how far the cut goes.
             ledger.set_position(None);
             (ledger.dirty, ledger.manifest.turn) = (true, ledger.manifest.turn + 1);
-            ledger.commit()?;
+            ledger.commit_whole()?;
             ledger.destination.remove_empty_shelves();
         }
         Ok(ledger)
@@ -166,6 +180,7 @@ impl Ledger {
     pub fn sweep(&self, kept: &[FilePath]) -> Result<()> {
         let files = self.manifest.files.iter();
         let directories = files.filter(|(_, entry)| entry.kind == Kind::Directory);
+        manifest_log::sweep(&self.destination, &self.manifest.job, Some(&self.manifest));
         self.destination.find_shelves(directories.map(|(path, _)| path));
         self.destination.sweep(kept)
     }
@@ -371,6 +386,7 @@ impl Ledger {
         let place = self.destination.place_below(path, &whole_name(&self.manifest.job))?;
         if self.destination.look_at_place(&place)?.is_some_and(|found| entry.is_ours(&found)) {
             self.dirty = true;
+            self.touched.whole.insert(path.clone());
             self.manifest.whole.insert(path.clone(), entry);
         }
         Ok(())
@@ -407,7 +423,10 @@ impl Ledger {
         let here = self.entry(path).filter(|entry| entry.kind == Kind::File);
         if here.is_none_or(|entry| entry.state == State::Drained && !entry.unclosed) {
             self.destination.remove_below(path, &whole_name(&self.manifest.job))?;
-            self.dirty |= self.manifest.whole.remove(path).is_some();
+            if self.manifest.whole.remove(path).is_some() {
+                self.dirty = true;
+                self.touched.whole.insert(path.clone());
+            }
         }
         Ok(())
     }
@@ -491,7 +510,7 @@ impl Ledger {
     }
 
     fn touch_parent(&mut self, path: &FilePath) {
-        self.touched.extend(path.split().map(|(parent, _)| parent));
+        self.unsynchronised.extend(path.split().map(|(parent, _)| parent));
     }
 
     /// Returns the directory.
@@ -537,22 +556,27 @@ impl Ledger {
 
     /// Sets the entry of a path.
     pub fn put(&mut self, path: FilePath, entry: Entry) {
-        self.dirty = true;
+        self.touch(&path);
         self.manifest.files.insert(path, entry);
     }
 
     /// Drops the entry of a path.
     pub fn take(&mut self, path: &FilePath) -> Option<Entry> {
-        self.dirty = true;
+        self.touch(path);
         self.manifest.files.remove(path)
     }
 
     /// Changes the entry of a path, if there is one.
     pub fn update(&mut self, path: &FilePath, change: impl FnOnce(&mut Entry)) {
         if let Some(entry) = self.manifest.files.get_mut(path) {
-            self.dirty = true;
             change(entry);
+            self.touch(path);
         }
+    }
+
+    fn touch(&mut self, path: &FilePath) {
+        self.dirty = true;
+        self.touched.files.insert(path.clone());
     }
 
     /// Marks these copies as damaged, durably. Only a new copy removes the mark.
@@ -613,6 +637,7 @@ impl Ledger {
             }
         } else {
             (self.manifest.complete, self.manifest.everything) = (false, false);
+            (self.manifest.log, self.log) = (None, None);
             match now.is_none() && !self.is_shared {
                 true => ownership::write_claim(&self.destination, &self.manifest)?,
                 false => manifest_file::commit(&self.manifest, &self.destination)?,
@@ -642,7 +667,7 @@ impl Ledger {
             !one.is_rest_of(known)
         });
         // A file is part of one checkpoint only.
-        let parts = drained.iter().flat_map(|one| &one.files).map(|file| &file.path);
+        let parts = drained.iter().flat_map(|one| one.files.iter()).map(|file| &file.path);
         let parts: HashSet<&FilePath> = parts.collect();
         checkpoints.retain(|known| !known.files.iter().any(|file| parts.contains(&file.path)));
         self.dirty |= !drained.is_empty() || self.manifest.checkpoints != checkpoints;
@@ -679,32 +704,81 @@ impl Ledger {
         (self.manifest.complete, self.manifest.everything) = said;
     }
 
-    /// Writes the manifest if it changed, and removes the journal. Precondition: the outcome of
-    /// every step is in the manifest.
+    /// Writes what has changed in the manifest, and removes the journal. Precondition: the outcome
+    /// of every step is in the manifest.
     pub fn commit(&mut self) -> Result<()> {
-        self.write_manifest()?;
-        if std::mem::take(&mut self.is_turning) {
-            journal::clear(&self.destination)?;
+        if self.prepare()? {
+            let touched = self.touched.len();
+            match &mut self.log {
+                Some((log, left)) if touched <= *left => {
+                    log.append(&Changes::of(&self.manifest, &self.touched, &self.written))?;
+                    *left -= touched;
+                    self.note_written();
+                }
+                _ => self.write(self.manifest.files.len() >= LOG_ENTRIES_MIN)?,
+            }
         }
-        Ok(())
+        self.end_turn()
     }
 
-    fn write_manifest(&mut self) -> Result<()> {
+    /// Writes the manifest as one file if it changed or has a log, and removes the journal.
+    /// Precondition: as for `commit`.
+    pub fn commit_whole(&mut self) -> Result<()> {
+        if self.prepare()? || self.manifest.log.is_some() {
+            self.write(false)?;
+        }
+        self.end_turn()
+    }
+
+    /// Makes the names in the directory durable if the manifest is to be written. Returns whether
+    /// it is.
+    fn prepare(&mut self) -> Result<bool> {
         let without_modes = self.lacks_modes();
         self.dirty |= self.manifest.without_modes != without_modes;
         self.manifest.without_modes = without_modes;
         self.has_drained |= !self.manifest.files.is_empty();
         if !self.dirty || !self.has_drained {
-            return Ok(());
+            return Ok(false);
         }
-        while let Some(directory) = self.touched.last() {
+        while let Some(directory) = self.unsynchronised.last() {
             self.destination.synchronise(directory)?;
-            self.touched.pop_last();
+            self.unsynchronised.pop_last();
         }
+        Ok(true)
+    }
+
+    /// Replaces the manifest on disk, which a log continues from then on if it `is_to_have_log`.
+    fn write(&mut self, is_to_have_log: bool) -> Result<()> {
+        self.log = None;
+        let log = is_to_have_log.then(|| ManifestLog::begin(&self.destination, &self.manifest));
+        let log = log.transpose()?.map(|log| (log, self.manifest.files.len()));
+        let turn = log.as_ref().map(|_| self.manifest.turn);
+        let had_log = std::mem::replace(&mut self.manifest.log, turn).is_some();
         manifest_file::commit(&self.manifest, &self.destination)?;
-        self.dirty = false;
         self.on_disk = self.destination.look(&manifest_path(&self.manifest.job))?;
+        if had_log {
+            manifest_log::sweep(&self.destination, &self.manifest.job, Some(&self.manifest));
+        }
+        self.log = log;
+        self.note_written();
         Ok(())
+    }
+
+    fn note_written(&mut self) {
+        #[cfg(test)]
+        {
+            let there = manifest_file::read(&self.destination, &self.manifest.job);
+            assert_eq!(there.expect("is read").as_ref(), Some(&self.manifest));
+        }
+        (self.dirty, self.touched) = (false, Touched::default());
+        self.written.clone_from(&self.manifest.checkpoints);
+    }
+
+    fn end_turn(&mut self) -> Result<()> {
+        match std::mem::take(&mut self.is_turning) {
+            true => journal::clear(&self.destination),
+            false => Ok(()),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The file of a manifest in the persist directory.
 //!
 //! Must stay true: it is replaced whole and durably, and a text that is not what was written is
-//! damage, not absence.
+//! damage, not absence. While a log continues it, both together are the manifest.
 
 use cairn_job::outside::manifest::{self, MANIFEST_FORMAT, Manifest, manifest_name, manifest_path};
 use serde::de::DeserializeOwned;
@@ -12,6 +12,10 @@ use crate::model::error::{Error, Result};
 use crate::model::format;
 use crate::model::job::Job;
 use crate::persist::destination::Destination;
+use crate::persist::manifest_log;
+
+/// Number of attempts to read a manifest that is being replaced.
+const ATTEMPTS_MAX: usize = 10;
 
 /// Reads the manifest of `job` and makes `destination` use its mapping from then on. None if there
 /// is none. Errors: those of [`parse`]; it cannot be read.
@@ -26,14 +30,20 @@ pub fn load(destination: &mut Destination, job: &str) -> Result<Option<Manifest>
 /// Reads the manifest of `job`. Errors: as `load`.
 pub(crate) fn read(destination: &Destination, job: &str) -> Result<Option<Manifest>> {
     let name = manifest_path(job);
-    if destination.look(&name)?.is_none() {
-        return Ok(None);
-    }
     let path = destination.full_path(&name);
-    let mut text = Vec::new();
-    let mut file = destination.open_file(&name)?;
-    file.read_to_end(&mut text).map_err(Error::file("read", &path))?;
-    parse(&path, &text).map(Some)
+    for attempt in 1.. {
+        let Some(found) = destination.look(&name)? else { return Ok(None) };
+        let mut text = Vec::new();
+        let mut file = destination.open_file(&name)?;
+        file.read_to_end(&mut text).map_err(Error::file("read", &path))?;
+        let mut manifest: Manifest = parse(&path, &text)?;
+        match manifest_log::replay(destination, &mut manifest) {
+            // An agent has written both as one since.
+            Err(_) if attempt < ATTEMPTS_MAX && destination.look(&name)? != Some(found) => {}
+            replayed => return replayed.map(|()| Some(manifest)),
+        }
+    }
+    Ok(None)
 }
 
 /// Replaces the manifest in the persist directory, durably.
@@ -42,6 +52,13 @@ pub fn commit(manifest: &Manifest, destination: &Destination) -> Result<()> {
     let path = destination.path().join(&name);
     let text = manifest.text().map_err(|source| Error::Json { path, source })?;
     destination.replace_file(&name, &text)
+}
+
+/// Removes the manifest of `job` and its log, if there are any.
+pub fn remove(destination: &Destination, job: &str) -> Result<()> {
+    destination.remove_file(&manifest_path(job))?;
+    manifest_log::sweep(destination, job, None);
+    Ok(())
 }
 
 /// Returns the first manifest of the store of `job`.

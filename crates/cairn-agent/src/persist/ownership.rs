@@ -112,7 +112,7 @@ pub fn give_back(directory: &Path, job: &Job) {
     let Ok(mut there) = there else { return };
     let manifest = manifest_file::load(&mut there, &job.job).ok().flatten();
     if manifest.is_some_and(|it| it.store == job.store && it.is_claim()) {
-        let _ = there.remove_file(&manifest_path(&job.job));
+        let _ = manifest_file::remove(&there, &job.job);
     }
 }
 
@@ -156,12 +156,13 @@ pub fn set_aside(directory: &Path, job: &str) -> Result<PathBuf> {
     }
     // In the set-aside directory, mapped directories lie at their paths in the store.
     let mut unmapped = manifest;
+    unmapped.log = None;
     unmapped.map = cairn_job::file::mapping::Mapping::default();
     manifest_file::commit(&unmapped, &there)?;
     set_rights(&there, &unmapped, true)?;
     there.synchronise(&FilePath::root())?;
     here.map(cairn_job::file::mapping::Mapping::default());
-    here.remove_file(&manifest_path(job))?;
+    manifest_file::remove(&here, job)?;
     here.synchronise(&FilePath::root())?;
     Ok(place)
 }

@@ -465,7 +465,7 @@ impl<'a> Staging<'a> {
     fn newest(&mut self) -> Result<()> {
         let known = self.checkpoints();
         let parts: BTreeSet<&FilePath> =
-            known.iter().flat_map(|known| &known.files).map(|file| &file.path).collect();
+            known.iter().flat_map(|known| known.files.iter()).map(|file| &file.path).collect();
         let files = self.files(|path| !parts.contains(path));
         self.bring(files)?;
         let mut families: HashMap<&Family, Vec<&Checkpoint>> = HashMap::new();

@@ -146,7 +146,7 @@ impl Sandbox {
         let mut names = Vec::new();
         collect(&self.out(), "", &mut names);
         names.retain(|name| {
-            let own = ["cairn-manifest.", "cairn-whole.", "cairn-before."];
+            let own = ["cairn-manifest.", ".cairn-manifest.", "cairn-whole.", "cairn-before."];
             !own.iter().any(|own| name.starts_with(own))
         });
         names.sort();

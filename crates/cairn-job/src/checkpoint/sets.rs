@@ -24,7 +24,7 @@ pub mod register;
 pub mod rules;
 pub mod series;
 mod siblings;
-pub mod usual;
+mod usual;
 
 use crate::checkpoint::name::{Family, Name};
 use crate::file::node::{Kind, Node, Tree};
@@ -37,7 +37,6 @@ use siblings::Siblings;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
-use usual::Usual;
 
 /// Factor on the settle time for a set that is smaller than its predecessor, lacks the parts of
 /// some ranks, was rewritten in part, or has lost files: more files may come, or the others go too.
@@ -242,8 +241,8 @@ pub struct Situation<'a> {
     pub marks: &'a [Mark],
     /// Whether a family has had complete sets.
     pub is_known: &'a dyn Fn(&Family) -> bool,
-    /// Returns the newest complete set of a family.
-    pub usual: &'a dyn Fn(&Family) -> Option<Usual<'a>>,
+    /// Returns the files of the newest complete set of a family, ordered by path.
+    pub usual: &'a dyn Fn(&Family) -> Option<&'a [Member]>,
     /// Returns the files of the set of this name when it was last complete.
     pub last_complete: &'a dyn Fn(&Name) -> Option<&'a [Member]>,
     /// Returns the time, nanoseconds since the epoch, since which these are the only files left of
@@ -521,7 +520,7 @@ fn standing(
         return DrainProgress::Complete;
     }
     let usual = (situation.usual)(&name.family);
-    let is_usual = usual.is_some_and(|usual| usual.is_all_in(members, draft.depth()));
+    let is_usual = usual.is_some_and(|usual| siblings.has_usual(name, usual));
     let is_mixed = last.is_some_and(|last| is_mixed(last, members)) || siblings.is_straddling(name);
     // What a whole one has tells what an abandoned one lacks.
     if is_left && (!is_usual || is_mixed) {
@@ -589,11 +588,11 @@ fn standing(
     let is_published = is_single_file(&name.family, draft);
     // No earlier set tells whether others must follow. A later one was begun, or has been written
     // by all writers of this one.
-    let is_followed = is_superseded || siblings.is_followed(name);
-    let is_whole = (is_published || usual.is_none() && is_followed)
-        && !is_short
+    let is_followed = || is_superseded || siblings.is_followed(name);
+    let is_whole = !is_short
         && !is_mixed
-        && !draft.is_uncertain;
+        && !draft.is_uncertain
+        && (is_published || usual.is_none() && is_followed());
     // Not all ranks of a program have to write, but those that do are always the same.
     let are_writers =
         left.is_zero() && siblings.have_same_ranks(name) && siblings.is_followed(name);

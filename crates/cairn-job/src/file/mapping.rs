@@ -97,7 +97,7 @@ fn is_ours(place: &FilePath) -> bool {
         return true;
     }
     match first.strip_prefix(b"cairn-manifest.") {
-        Some(rest) => rest.ends_with(b".json") || rest.ends_with(b".timeline"),
+        Some(rest) => [&b".json"[..], b".log", b".timeline"].iter().any(|own| rest.ends_with(own)),
         None => first.starts_with(b".cairn-") && first != ASIDE,
     }
 }

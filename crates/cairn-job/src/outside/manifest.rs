@@ -1,10 +1,12 @@
 //! The manifest: which of a job's files are safe in the persist directory.
 //!
 //! Must stay true: the manifest names a file as drained only after the copy was verified and
-//! renamed. It is replaced whole and durably. It describes one cut of the store. The manifest of
+//! renamed. It describes one cut of the store. That of a large store is continued by a log, to
+//! which each pass adds what has changed, until both are written as one again. The manifest of
 //! another store of the same job is kept and its entries are *detached*: nothing in the new store
 //! removes their copies, except a file of the same name.
 
+pub mod changes;
 mod checkpoint;
 pub mod order;
 
@@ -27,8 +29,9 @@ use crate::file::node::{Kind, Node};
 use crate::file::path::{self, FilePath};
 use crate::outside::found::{Found, same_time};
 
-/// Format that this version writes, and the newest it reads. Format 1 had no checksum.
-pub const MANIFEST_FORMAT: u32 = 2;
+/// Format that this version writes, and the newest it reads. Format 1 had no checksum, format 2 no
+/// log.
+pub const MANIFEST_FORMAT: u32 = 3;
 /// Name of the field with the CRC32C of the file, which counts with these digits in its place.
 const CHECKSUM: &str = "\"checksum\": \"";
 const NO_CHECKSUM: &str = "00000000";
@@ -36,6 +39,18 @@ const NO_CHECKSUM: &str = "00000000";
 /// Name of the manifest of `job` in the persist directory.
 pub fn manifest_name(job: &str) -> String {
     format!("cairn-manifest.{job}.json")
+}
+
+/// Name of the log that continues the manifest of `job` as `store` wrote it after this turn.
+pub fn log_name(job: &str, store: &str, turn: u64) -> String {
+    format!("cairn-manifest.{job}.{turn}-{store}.log")
+}
+
+/// Whether a name is that of a log of the manifest of `job`.
+pub fn is_log_name(name: &[u8], job: &str) -> bool {
+    let begin = format!("cairn-manifest.{job}.");
+    let middle = name.strip_prefix(begin.as_bytes()).and_then(|it| it.strip_suffix(b".log"));
+    middle.is_some_and(|middle| !middle.contains(&b'.'))
 }
 
 /// Path of the manifest of `job`, below the persist directory.
@@ -187,6 +202,9 @@ pub struct Manifest {
     /// Number of the turn that brought the last cut, see `journal.rs`.
     #[serde(default)]
     pub turn: u64,
+    /// The turn in the name of the log that continues it, see [`log_name`]; None if it is whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<u64>,
     /// Position in the log that the cut does not go beyond, if the store has a durable log: what a
     /// store that is recovered from it lacks was removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -233,6 +251,7 @@ impl Manifest {
             mount: mount.to_string(),
             map: Mapping::default(),
             turn: 0,
+            log: None,
             position: None,
             complete: false,
             everything: false,
@@ -273,7 +292,7 @@ impl Manifest {
         let newest: HashMap<&Family, &Checkpoint> =
             self.checkpoints.iter().map(|known| (&known.name.family, known)).collect();
         let newest = newest.into_iter().filter(|(family, _)| is_meant(family));
-        let files = newest.flat_map(|(_, checkpoint)| &checkpoint.files);
+        let files = newest.flat_map(|(_, checkpoint)| checkpoint.files.iter());
         files.map(|file| file.path.clone()).collect()
     }
 
@@ -476,7 +495,7 @@ fn read_some_checksum<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opti
 }
 
 /// An entry with its path: an element of the list in the file.
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Line<P, E> {
     path: P,
     #[serde(flatten)]

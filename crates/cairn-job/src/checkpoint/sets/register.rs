@@ -8,7 +8,6 @@
 use super::lag::Lags;
 use super::marks::Mark;
 use super::rules::Rules;
-use super::usual::Usual;
 use super::{
     DrainProgress, Member, NamespaceTree, Ranks, Reason, Run, Set, Situation, is_part, place,
     survey,
@@ -219,12 +218,10 @@ impl Register {
 
     /// Returns the newest checkpoint of each family, with its files before any were rewritten or
     /// removed.
-    pub fn usual(&self) -> HashMap<&Family, Usual<'_>> {
+    pub fn usual(&self) -> HashMap<&Family, &[Member]> {
         let mut known: Vec<_> = self.checkpoints.iter().chain(&self.rewritten).collect();
         known.sort_by_key(|known| known.id);
-        let usual =
-            known.into_iter().map(|known| (&known.name.family, Usual { files: &known.files }));
-        usual.collect()
+        known.into_iter().map(|known| (&known.name.family, &known.files[..])).collect()
     }
 
     /// Returns the files of each checkpoint when it was last complete.

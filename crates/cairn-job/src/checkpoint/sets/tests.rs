@@ -64,7 +64,7 @@ fn sets(files: &[(&str, Node)], known: &Known) -> Vec<(String, DrainProgress)> {
     let usual =
         known.usual.iter().map(|name| Member { path: path(name), inode: 1, version: 1, bytes: 1 });
     let usual: Vec<Member> = usual.collect();
-    let usual = Some(Usual { files: &usual }).filter(|it| !it.files.is_empty());
+    let usual = Some(&usual[..]).filter(|it| !it.is_empty());
     let ranks = known.ranks.map(ranks);
     let situation = Situation {
         now_ns: known.now_s * SECOND,

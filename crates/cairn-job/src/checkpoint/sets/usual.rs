@@ -11,11 +11,9 @@ use super::names::{Amount, PART_WORDS, Place, is_behind, places};
 use crate::file::path::FilePath;
 use std::collections::{BTreeMap, HashSet};
 
-/// Newest complete set of a family.
-#[derive(Clone, Copy, Debug)]
-pub struct Usual<'a> {
-    /// Files of the set, ordered by path.
-    pub files: &'a [Member],
+/// The files of a set, by shape.
+pub struct Content {
+    shapes: BTreeMap<Vec<u8>, Shape>,
 }
 
 /// Files of one shape: their numbers and hashes in the names of the directories that the set is,
@@ -35,13 +33,25 @@ struct Values {
     parts: HashSet<usize>,
 }
 
-impl Usual<'_> {
-    /// Whether a set of `members` has a successor of each file. The first `depth` components of
-    /// paths are the directories that the two sets are: in them, only numbers count.
-    pub fn is_all_in(&self, members: &[Member], depth: usize) -> bool {
-        let there = shapes(members, depth);
-        shapes(self.files, depth).iter().all(|(shape, here)| {
-            there.get(shape).is_some_and(|there| {
+impl Content {
+    /// Returns the content of a set of `members`. The first `depth` components of their paths are
+    /// the directories that the set is: in them, only numbers count.
+    pub fn of(members: &[Member], depth: usize) -> Content {
+        let mut shapes: BTreeMap<Vec<u8>, Shape> = BTreeMap::new();
+        for member in members {
+            let (above, name) = split(&member.path, depth);
+            let inside = places(&name);
+            let shape = shapes.entry(without(&name, &inside)).or_default();
+            shape.inside.add(&name, &inside);
+            shape.above.add(&above, &places(&above));
+        }
+        Content { shapes }
+    }
+
+    /// Whether `other` has a successor of each file.
+    pub fn is_all_in(&self, other: &Content) -> bool {
+        self.shapes.iter().all(|(shape, here)| {
+            other.shapes.get(shape).is_some_and(|there| {
                 let (above, inside) = (here.above.told_apart(), here.inside.told_apart());
                 let of = |shape: &Shape| -> HashSet<[Vec<Amount>; 2]> {
                     let files = shape.above.of_files.iter().zip(&shape.inside.of_files);
@@ -83,18 +93,6 @@ impl Values {
     }
 }
 
-fn shapes(members: &[Member], depth: usize) -> BTreeMap<Vec<u8>, Shape> {
-    let mut shapes: BTreeMap<Vec<u8>, Shape> = BTreeMap::new();
-    for member in members {
-        let (above, name) = split(&member.path, depth);
-        let inside = places(&name);
-        let shape = shapes.entry(without(&name, &inside)).or_default();
-        shape.inside.add(&name, &inside);
-        shape.above.add(&above, &places(&above));
-    }
-    shapes
-}
-
 /// Returns the directories of `depth` components above a file, with a slash behind them, and its
 /// name below these.
 fn split(path: &FilePath, depth: usize) -> (Vec<u8>, Vec<u8>) {
@@ -128,7 +126,7 @@ mod tests {
     }
 
     fn has_all(depth: usize, before: &[&str], now: &[&str]) -> bool {
-        Usual { files: &members(before) }.is_all_in(&members(now), depth)
+        Content::of(&members(before), depth).is_all_in(&Content::of(&members(now), depth))
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::file::json_text::{read_checksum, write_checksum};
 use crate::file::json_text::{read_number, read_time, write_time};
 use crate::file::path::FilePath;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// Files that belong together, each verified.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,7 +32,7 @@ pub struct Checkpoint {
     #[serde(rename = "mtime", serialize_with = "write_time", deserialize_with = "read_time")]
     pub modified_ns: i64,
     /// Its files, in the order of their paths.
-    pub files: Vec<CheckpointFile>,
+    pub files: Arc<[CheckpointFile]>,
 }
 
 /// A file of a checkpoint.

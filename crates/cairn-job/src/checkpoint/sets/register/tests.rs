@@ -226,7 +226,7 @@ fn rest_of_a_checkpoint_is_none_until_it_stays() {
         let since = if left == 3 { 2 } else { 3 };
         assert_eq!(register.left_since(&sets[0].name, &all[..left]), Some(since));
         assert_eq!(register.last_complete()[&sets[0].name], all);
-        assert_eq!(register.usual()[&family].files.len(), 4);
+        assert_eq!(register.usual()[&family].len(), 4);
     }
     register.take(&sets, &rules, 5);
     assert_eq!(known(&register), [(2, 20, Level::Node)]);
