@@ -17,9 +17,9 @@ use shelf::shelf_name;
 use cairn_core::Timestamp;
 use cairn_job::file::node::Kind;
 use cairn_job::outside::found::Found;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Timespec, Timestamps};
 use rustix::io::Errno;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Write;
@@ -48,6 +48,8 @@ pub struct Destination {
     refusals: Refusals,
     /// Directories other than this one and the mapped ones that have shelves, as places.
     roots: Mutex<BTreeSet<FilePath>>,
+    /// The open shelf for what lies directly in a directory, until shelves are removed.
+    shelves: Mutex<HashMap<FilePath, Arc<OwnedFd>>>,
 }
 
 /// Whether the file system refused to change permission bits: some have none, or use access control
@@ -77,7 +79,8 @@ impl Destination {
             .map_err(Error::file("open the directory", path))?;
         let (path, suffix) = (path.to_path_buf(), format!(".cairn-{store}"));
         let (mapping, refusals) = (Mapping::default(), Refusals::default());
-        Ok(Destination { root, path, suffix, mapping, refusals, roots: Mutex::default() })
+        let (roots, shelves) = Default::default();
+        Ok(Destination { root, path, suffix, mapping, refusals, roots, shelves })
     }
 
     /// Whether the file system refused to change permission bits.
@@ -533,8 +536,20 @@ impl Destination {
         self.walk(&self.mapping.place(path).ok_or(Errno::NOENT)?)
     }
 
-    /// Walks down component by component, so that no symbolic link is followed on the way.
+    /// Opens a directory without following a symbolic link on the way.
     fn walk(&self, place: &FilePath) -> rustix::io::Result<OwnedFd> {
+        if place.is_root() {
+            return self.root.try_clone().map_err(|_| Errno::MFILE);
+        }
+        let ways = ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH;
+        match rustix::fs::openat2(&self.root, place.as_os_str(), DIRECTORY, Mode::empty(), ways) {
+            // An old kernel, or a container that knows no such call.
+            Err(Errno::NOSYS | Errno::PERM) => self.walk_by_steps(place),
+            opened => opened,
+        }
+    }
+
+    fn walk_by_steps(&self, place: &FilePath) -> rustix::io::Result<OwnedFd> {
         let mut directory = self.root.try_clone().map_err(|_| Errno::MFILE)?;
         for component in place.components() {
             let name = OsStr::from_bytes(component);
@@ -652,7 +667,9 @@ mod tests {
         fs::write(outside.join("f"), "precious").expect("writes");
         symlink(&outside, scratch.0.join("out/d")).expect("links");
         symlink(outside.join("f"), scratch.0.join("out/f")).expect("links");
-
+        for walked in [destination.walk(&path("d")), destination.walk_by_steps(&path("d"))] {
+            walked.expect_err("is a link");
+        }
         destination.create_temporary(&path("d/f")).expect("creates").keep();
         assert!(destination.publish(&path("d/f")).is_err());
         assert!(destination.make_directory(&path("d"), 0o755).is_err());

@@ -12,16 +12,20 @@ use crate::store::extended;
 use cairn_nvme::crypto::Hash;
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use super::{DIRECTORY, Destination, Refusals, timestamps};
 use crate::model::error::{Error, Result};
 use cairn_job::file::path::FilePath;
+
+/// Maximum number of directories whose shelves are kept open.
+const OPEN_MAX: usize = 64;
 
 impl Destination {
     /// Creates a file on the shelf that gets the name `path` once it is complete.
@@ -29,7 +33,7 @@ impl Destination {
         self.create_on(self.shelf("create", path)?, path)
     }
 
-    fn create_on(&self, shelf: OwnedFd, path: &FilePath) -> Result<Temporary> {
+    fn create_on(&self, shelf: Arc<OwnedFd>, path: &FilePath) -> Result<Temporary> {
         let name = shelf_name(path);
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -56,7 +60,7 @@ impl Destination {
         }
     }
 
-    fn temporary(&self, path: &FilePath, shelf: OwnedFd, file: File) -> Temporary {
+    fn temporary(&self, path: &FilePath, shelf: Arc<OwnedFd>, file: File) -> Temporary {
         Temporary {
             file,
             shelf,
@@ -260,6 +264,7 @@ impl Destination {
 
     /// Removes shelves that are empty.
     pub fn remove_empty_shelves(&self) {
+        self.open_shelves().clear();
         for root in self.roots() {
             if let Ok(root) = self.walk(&root) {
                 // Fails if something is there.
@@ -333,7 +338,7 @@ impl Destination {
     }
 
     /// Opens the shelf for `path`, and makes it if it is missing.
-    pub(super) fn shelf(&self, action: &'static str, path: &FilePath) -> Result<OwnedFd> {
+    pub(super) fn shelf(&self, action: &'static str, path: &FilePath) -> Result<Arc<OwnedFd>> {
         let place =
             self.mapping.place(path).ok_or_else(|| Error::Occupied { path: path.clone() })?;
         self.shelf_at(action, &place.split().map_or(FilePath::root(), |(parent, _)| parent))
@@ -341,7 +346,10 @@ impl Destination {
 
     /// Opens the shelf for what lies directly in the directory `place`, and makes it if it is
     /// missing.
-    fn shelf_at(&self, action: &'static str, place: &FilePath) -> Result<OwnedFd> {
+    fn shelf_at(&self, action: &'static str, place: &FilePath) -> Result<Arc<OwnedFd>> {
+        if let Some(open) = self.open_shelves().get(place) {
+            return Ok(Arc::clone(open));
+        }
         let opened = self.shelf_root(place).and_then(|root| match self.open_shelf(&root) {
             Err(Errno::NOENT) => {
                 let mode = Mode::from_raw_mode(0o700);
@@ -352,7 +360,18 @@ impl Destination {
             }
             opened => opened,
         });
-        opened.map_err(self.error(action, place))
+        let opened = Arc::new(opened.map_err(self.error(action, place))?);
+        let mut shelves = self.open_shelves();
+        if shelves.len() >= OPEN_MAX {
+            shelves.clear();
+        }
+        shelves.insert(place.clone(), Arc::clone(&opened));
+        Ok(opened)
+    }
+
+    fn open_shelves(&self) -> MutexGuard<'_, HashMap<FilePath, Arc<OwnedFd>>> {
+        // A panic leaves whole entries.
+        self.shelves.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -407,7 +426,7 @@ fn spare_name(path: &FilePath) -> OsString {
 pub struct Temporary {
     /// The open file.
     pub file: File,
-    shelf: OwnedFd,
+    shelf: Arc<OwnedFd>,
     name: OsString,
     path: PathBuf,
     is_kept: bool,
