@@ -29,7 +29,7 @@ mod tests;
 pub(crate) mod turn;
 mod unchanged;
 
-use cairn_core::InodeId;
+use cairn_core::{InodeId, Timestamp};
 use cairn_device::store::free_bytes;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -246,8 +246,8 @@ impl Drainer {
         meter: &Meter,
     ) -> Result<Outcome> {
         let told = reason.told();
-        for (volume, tree) in read(volumes)? {
-            self.seal_closed(volume, &tree);
+        for volume in volumes {
+            self.seal_closed(volume)?;
         }
         let (image, at) = loop {
             // Ask before the cut is taken: it must include everything that a run did which has
@@ -658,30 +658,36 @@ impl Drainer {
 
     /// Seals files whose blocks their writers left open, so that damage is detected from then on. A
     /// failure is noted only: copying the file seals it again and reports the error.
-    fn seal_closed(&mut self, volume: &Volume, tree: &Tree) {
+    fn seal_closed(&mut self, volume: &Volume) -> Result<()> {
         let sealed = self.sealed.entry(volume.name().to_string()).or_default();
-        for (path, node) in tree {
-            let is_known = sealed.get(&node.inode) == Some(&node.version);
-            if node.kind != Kind::File || node.open || is_known || node.absence.is_some() {
-                continue;
+        let mut closed = Vec::new();
+        let survey = volume.fs().survey_since(Timestamp(i64::MIN), &mut |file| {
+            let is_known = sealed.get(&file.inode.0) == Some(&file.version);
+            if file.writers == 0 && file.absence.is_none() && !is_known {
+                closed.push((file.inode, file.version));
             }
-            match volume.seal(path, InodeId(node.inode)) {
-                Ok(true) => {
-                    sealed.insert(node.inode, node.version);
-                }
+        });
+        let survey = survey.map_err(volume.error("look at the files of", &FilePath::root()))?;
+        for (inode, version) in closed {
+            match volume.seal(&FilePath::root(), inode) {
+                Ok(true) => drop(sealed.insert(inode.0, version)),
                 // The file was written to or removed meanwhile.
                 Ok(false) | Err(Error::Store { source: cairn_core::Error::NotFound, .. }) => {}
                 Err(error) => {
-                    let (path, reason) = (path.clone(), error.to_string());
+                    let mut tree = volume.tree()?.into_iter();
+                    let found = tree.find(|(_, node)| node.inode == inode.0);
+                    let Some((path, _)) = found else { continue };
+                    let reason = error.to_string();
                     self.unsealed.push(Failed { path, reason, quarantined: false });
                 }
             }
         }
-        if sealed.len() > 2 * tree.len() + 1024 {
+        if sealed.len() as u64 > 2 * survey.files + 1024 {
             // Most entries belong to files that are gone. The others are found sealed again at
             // little cost.
             sealed.clear();
         }
+        Ok(())
     }
 
     fn failed(&self, ledger: &Ledger) -> Vec<Failed> {

@@ -5,11 +5,15 @@
 //! (`--temporary`), inputs, and policies that want some checkpoints outside (`--pfs-every`). When a
 //! run has ended, or somebody asks, the latter withhold only checkpoints that are known to be whole
 //! and not wanted. The register on disk holds the result of the last look.
+//!
+//! Where labels only order copies, looking takes a tenth of the time at most: a look at very many
+//! files stands for those of the next passes.
 
 use crate::persist::manifest_file;
 use crate::store::notes;
 use crate::store::register_file;
 use cairn_device::store::notes::Note;
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -38,6 +42,11 @@ use cairn_job::file::node::{Kind, Node, Tree};
 use cairn_job::file::path::FilePath;
 use cairn_job::outside::manifest::Manifest;
 
+/// A look that takes less than this stands for no other one.
+const LONG_LOOK: Duration = Duration::from_millis(100);
+/// Factor on the time that a look took, for which it stands.
+const STANDS_FACTOR: u32 = 9;
+
 /// The checkpoints of one store.
 pub struct Checkpoints {
     store: PathBuf,
@@ -61,6 +70,17 @@ pub struct Checkpoints {
     /// Whether a run was under way before the pass asked how it ended: it may have reported its end
     /// and gone since.
     pub run_was_seen: bool,
+    /// The last look, while it stands for others.
+    standing: Option<Standing>,
+}
+
+/// A look that stands for others while the run goes on, and nobody asks.
+struct Standing {
+    until: Instant,
+    /// What this run is, and whether it was under way.
+    run: (u64, bool),
+    order: Arc<HashMap<FilePath, usize>>,
+    unfinished: Vec<Unfinished>,
 }
 
 /// A checkpoint that a store was filled with.
@@ -84,7 +104,7 @@ struct RunState {
 }
 
 /// Result of a look.
-#[derive(Clone)]
+#[derive(Default)]
 pub struct View {
     /// Files that are not copied now.
     pub held: HashSet<FilePath>,
@@ -98,11 +118,11 @@ pub struct View {
     /// end of the run.
     pub unneeded: HashSet<FilePath>,
     /// Position of each checkpoint file in the order of copying; other files come after them.
-    order: HashMap<FilePath, usize>,
+    order: Arc<HashMap<FilePath, usize>>,
     /// Checkpoints that are not known to be whole.
     pub unfinished: Vec<Unfinished>,
-    /// Files of each unfinished checkpoint.
-    pub unfinished_files: HashMap<Name, Vec<Member>>,
+    /// The sets that these are of, and all others that are not complete.
+    pub incomplete: Vec<Set>,
     /// When the next look is due even if nothing changes.
     pub look_again: Option<Instant>,
     /// Files that a repair is moving; nobody else may touch them.
@@ -151,6 +171,7 @@ impl Checkpoints {
             told: HashMap::new(),
             alive_ns: i64::MIN,
             run_was_seen: false,
+            standing: None,
         })
     }
 
@@ -288,13 +309,16 @@ impl Checkpoints {
     }
 
     /// Returns the complete checkpoints without the files that are never drained.
-    pub fn drainable(&self) -> Vec<Checkpoint> {
+    pub fn drainable(&self) -> Cow<'_, [Checkpoint]> {
+        if self.unwanted.is_empty() {
+            return Cow::Borrowed(self.complete());
+        }
         let mut complete = self.complete().to_vec();
         for known in &mut complete {
             known.files.retain(|file| !self.unwanted.contains(&file.path));
         }
         complete.retain(|known| !known.files.is_empty());
-        complete
+        Cow::Owned(complete)
     }
 
     /// Looks at the files, all as they were at one moment.
@@ -316,8 +340,26 @@ impl Checkpoints {
         if is_under_way {
             self.alive_ns = now().0;
         }
+        let state = (self.runs, is_under_way);
+        let standing = self.standing.take_if(|look| {
+            told != DrainTask::default() || look.run != state || look.until <= Instant::now()
+        });
+        drop(standing);
+        if let Some(Standing { until, order, unfinished, .. }) = &self.standing {
+            let (order, unfinished) = (Arc::clone(order), unfinished.clone());
+            let look_again = Some(*until);
+            return Ok(View { order, unfinished, look_again, ..View::default() });
+        }
         self.note_end(told)?;
+        let began = Instant::now();
         let view = self.look_at(groves, course, told)?;
+        let took = began.elapsed();
+        let only_orders = view.held.is_empty() && view.repair.is_none() && !view.is_of_all;
+        if took >= LONG_LOOK && only_orders && self.rules.wants_all() && !self.has_purposes()? {
+            let (order, unfinished) = (Arc::clone(&view.order), view.unfinished.clone());
+            let until = Instant::now() + took * STANDS_FACTOR;
+            self.standing = Some(Standing { until, run: state, order, unfinished });
+        }
         let ended = if told.succeeded.is_some() { self.runs } else { ended };
         self.register.end_run(ended, now().0);
         Ok(view)
@@ -373,7 +415,7 @@ impl Checkpoints {
         }
         // This holds for any number of passes after the run, and for any agent that makes them.
         let is_of_all = self.has_succeeded() || told.wanted == Wanted::All;
-        self.view(groves, &sets, &notes, (run, is_of_all), repair)
+        self.view(groves, sets, &notes, (run, is_of_all), repair)
     }
 
     /// Enters complete sets in the register, and notes checkpoints that went before they were
@@ -453,7 +495,7 @@ impl Checkpoints {
     fn view(
         &mut self,
         groves: &[NamespaceTree<'_>],
-        sets: &[Set],
+        sets: Vec<Set>,
         notes: &[Note],
         (run, is_of_all): (Run, bool),
         repair: Option<Places>,
@@ -492,14 +534,12 @@ impl Checkpoints {
         wanted.sort_by_key(|checkpoint| Reverse(checkpoint.id));
         let files = wanted.iter().flat_map(|checkpoint| &checkpoint.files);
         let order = files.enumerate().map(|(place, file)| (file.path.clone(), place)).collect();
+        let order = Arc::new(order);
         let waits = sets.iter().filter_map(|set| match &set.standing {
             DrainProgress::Waiting(Reason::Unsettled(left) | Reason::Leaving(left)) => Some(*left),
             DrainProgress::Waiting(Reason::Ranks(..)) => Some(self.settle),
             _ => None,
         });
-        let unfinished_files = sets.iter().filter(|set| !set.is_complete());
-        let unfinished_files =
-            unfinished_files.map(|set| (set.name.clone(), set.members.clone())).collect();
         let look_again = waits.min().map(|left| Instant::now() + left);
         self.unwanted = unwanted;
         let staged = self.inputs();
@@ -515,8 +555,8 @@ impl Checkpoints {
             is_of_all,
             unneeded,
             order,
-            unfinished: unfinished(sets, run),
-            unfinished_files,
+            unfinished: unfinished(&sets, run),
+            incomplete: sets.into_iter().filter(|set| !set.is_complete()).collect(),
             look_again,
             repair,
         })

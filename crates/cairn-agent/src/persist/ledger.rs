@@ -679,9 +679,14 @@ impl Ledger {
     /// Enters those of the `complete` checkpoints whose files are all here.
     pub fn name_drained(&mut self, complete: &[register::Checkpoint]) {
         let manifest = &self.manifest;
+        let ours = manifest.checkpoints.iter().filter(|known| known.store == manifest.store);
+        let entered: HashMap<u64, &Checkpoint> = ours.map(|known| (known.id, known)).collect();
         let is_here = |known: &&register::Checkpoint| known.files.iter().all(|it| manifest.has(it));
-        let drained = complete.iter().filter(is_here);
-        let drained = drained.filter_map(|known| Checkpoint::of(known, manifest)).collect();
+        let of = |known: &register::Checkpoint| {
+            let entered = entered.get(&known.id).filter(|it| it.is_of(known, manifest));
+            entered.map(|it| (*it).clone()).or_else(|| Checkpoint::of(known, manifest))
+        };
+        let drained = complete.iter().filter(is_here).filter_map(of).collect();
         self.put_checkpoints(drained);
     }
 

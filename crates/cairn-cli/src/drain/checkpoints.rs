@@ -51,7 +51,9 @@ impl Found {
         let mut checkpoints = Checkpoints::load(store.directory(), &store.job)?;
         let view = checkpoints.look(&groves(volumes, &trees), DrainTask::default())?;
         let complete = checkpoints.complete().to_vec();
-        let View { unfinished, unfinished_files, .. } = view;
+        let View { unfinished, incomplete, .. } = view;
+        let files = incomplete.into_iter().map(|set| (set.name, set.members));
+        let unfinished_files: HashMap<Name, Vec<Member>> = files.collect();
         let incomplete: HashSet<&FilePath> =
             unfinished_files.values().flatten().map(|member| &member.path).collect();
         let all = trees.iter().flatten().filter(|(path, node)| {

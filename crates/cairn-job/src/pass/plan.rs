@@ -12,6 +12,7 @@ use crate::file::node::{Kind, Node, Tree};
 use crate::file::path::FilePath;
 use crate::outside::comparison::{has_bytes_of, has_other_attributes, holds_data_of};
 use crate::outside::manifest::{Entry, Manifest, State};
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// What must change; `sequence.rs` brings it in order.
@@ -190,8 +191,34 @@ pub fn directories_of(paths: Vec<&FilePath>) -> HashSet<FilePath> {
     directories
 }
 
-/// The entries of a manifest that belong to one namespace.
-type Entries<'a> = BTreeMap<&'a FilePath, &'a Entry>;
+/// A path of a namespace, with the file that has it in the store, and its entry.
+#[derive(Clone, Copy)]
+struct Pair<'a> {
+    path: &'a FilePath,
+    node: Option<&'a Node>,
+    entry: Option<&'a Entry>,
+}
+
+/// Returns all paths of a namespace whose files lie below `prefix`, in their order.
+fn pairs<'a>(tree: &'a Tree, manifest: &'a Manifest, prefix: &FilePath) -> Vec<Pair<'a>> {
+    let mut pairs = Vec::with_capacity(tree.len().max(manifest.files.len()));
+    let entries = manifest.files.iter().filter(|(path, _)| path.strip_prefix(prefix).is_some());
+    let (mut nodes, mut entries) = (tree.iter().peekable(), entries.peekable());
+    loop {
+        let order = match (nodes.peek(), entries.peek()) {
+            (None, None) => return pairs,
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some((one, _)), Some((other, _))) => one.cmp(other),
+        };
+        let node = if order.is_le() { nodes.next() } else { None };
+        let entry = if order.is_ge() { entries.next() } else { None };
+        let (node_path, node) = node.unzip();
+        let (entry_path, entry) = entry.unzip();
+        let path = node_path.or(entry_path);
+        pairs.extend(path.map(|path| Pair { path, node, entry }));
+    }
+}
 
 /// Compares `tree`, a namespace whose files lie below `prefix`, with the entries of `manifest`
 /// there. Files that are `stored_to` are copied whatever their version is. Inode numbers are unique
@@ -203,14 +230,14 @@ pub fn plan(
     stored_to: &HashSet<FilePath>,
 ) -> Plan {
     let mut plan = Plan::default();
-    let below = |path: &FilePath| path.strip_prefix(prefix).is_some();
-    let entries: Entries = manifest.files.iter().filter(|(path, _)| below(path)).collect();
-    let displaced = displaced(tree, &entries);
-    let mut movable = movable(tree, &entries, &displaced);
+    let pairs = pairs(tree, manifest, prefix);
+    let displaced = displaced(&pairs);
+    let mut movable = movable(&pairs, &displaced);
     let mut renames = Vec::new();
     let mut astray = Vec::new();
-    for (path, node) in tree {
-        let entry = entries.get(path).copied().filter(|entry| entry.kind == node.kind);
+    for Pair { path, node, entry } in &pairs {
+        let Some(node) = *node else { continue };
+        let entry = entry.filter(|entry| entry.kind == node.kind);
         match node.kind {
             Kind::Directory => plan_directory(&mut plan, path, node, entry),
             Kind::Symlink => plan_symlink(&mut plan, path, node, entry),
@@ -219,25 +246,25 @@ pub fn plan(
                     continue;
                 }
                 match movable.get_mut(&(node.inode, node.version)).and_then(Vec::pop) {
-                    Some(from) => renames.push((from, path.clone())),
+                    Some(from) => renames.push((from, (*path).clone())),
                     None => {
-                        plan.postponed.push(path.clone());
+                        plan.postponed.push((*path).clone());
                         astray.push(node);
                     }
                 }
             }
-            Kind::File if stored_to.contains(path) => plan.copies.push(path.clone()),
+            Kind::File if stored_to.contains(*path) => plan.copies.push((*path).clone()),
             Kind::File if wants_copy(&mut plan, path, node, entry) => {
                 match movable.get_mut(&(node.inode, node.version)).and_then(Vec::pop) {
-                    Some(from) => renames.push((from, path.clone())),
-                    None => plan.copies.push(path.clone()),
+                    Some(from) => renames.push((from, (*path).clone())),
+                    None => plan.copies.push((*path).clone()),
                 }
             }
             Kind::File => {}
         }
     }
     let (renames, cyclic) = in_safe_order(renames);
-    let mut needed = needed_by(&astray, &entries);
+    let mut needed = needed_by(&astray, &pairs);
     for (from, to) in cyclic {
         match tree.get(&to).is_some_and(|node| node.absence.is_some()) {
             true => {
@@ -248,8 +275,8 @@ pub fn plan(
         }
     }
     plan.renames = renames;
-    plan_links(&mut plan, tree, &entries, stored_to);
-    plan_removals(&mut plan, tree, &entries, &displaced);
+    plan_links(&mut plan, tree, &pairs, stored_to);
+    plan_removals(&mut plan, &pairs, &displaced);
     plan.spare(&needed);
     plan
 }
@@ -271,33 +298,36 @@ fn plan_absent(plan: &mut Plan, path: &FilePath, node: &Node, entry: Option<&Ent
 }
 
 /// Returns the copies that may hold the data of absent files which have other names by now.
-fn needed_by(astray: &[&Node], entries: &Entries) -> HashSet<FilePath> {
+fn needed_by(astray: &[&Node], pairs: &[Pair<'_>]) -> HashSet<FilePath> {
+    if astray.is_empty() {
+        return HashSet::new();
+    }
     let is_needed = |entry: &Entry| astray.iter().any(|node| holds_data_of(entry, node));
-    let needed = entries.iter().filter(|(_, entry)| is_needed(entry));
-    needed.map(|(path, _)| (*path).clone()).collect()
+    let needed = pairs.iter().filter(|pair| pair.entry.is_some_and(is_needed));
+    needed.map(|pair| pair.path.clone()).collect()
 }
 
 /// Returns the paths where the store has another kind of file than the persist directory.
-fn displaced(tree: &Tree, entries: &Entries) -> BTreeSet<FilePath> {
-    let differs =
-        |path: &FilePath, entry: &Entry| tree.get(path).is_some_and(|node| node.kind != entry.kind);
-    let differing = entries.iter().filter(|(path, entry)| differs(path, entry));
-    differing.map(|(path, _)| (*path).clone()).collect()
+fn displaced(pairs: &[Pair<'_>]) -> BTreeSet<FilePath> {
+    let differs = |pair: &&Pair<'_>| {
+        pair.node.zip(pair.entry).is_some_and(|(node, entry)| node.kind != entry.kind)
+    };
+    pairs.iter().filter(differs).map(|pair| pair.path.clone()).collect()
 }
 
 /// Returns the verified copies whose path now names another file, by inode and version. They are
 /// candidates for a rename.
 fn movable(
-    tree: &Tree,
-    entries: &Entries,
+    pairs: &[Pair<'_>],
     displaced: &BTreeSet<FilePath>,
 ) -> HashMap<(u32, u64), Vec<FilePath>> {
     let mut movable: HashMap<_, Vec<_>> = HashMap::new();
-    for (&path, entry) in entries {
+    for Pair { path, node, entry } in pairs {
+        let Some(entry) = *entry else { continue };
         let verified = entry.kind == Kind::File && entry.state == State::Drained && !entry.detached;
-        let still_named = tree.get(path).is_some_and(|node| node.inode == entry.inode);
+        let still_named = node.is_some_and(|node| node.inode == entry.inode);
         if verified && !still_named && !lies_in(path, displaced) {
-            movable.entry((entry.inode, entry.version)).or_default().push(path.clone());
+            movable.entry((entry.inode, entry.version)).or_default().push((*path).clone());
         }
     }
     movable
@@ -380,18 +410,19 @@ fn in_safe_order(
 }
 
 /// Replaces copies by links where the file has a copy already, or gets one under another name.
-fn plan_links(plan: &mut Plan, tree: &Tree, entries: &Entries, stored_to: &HashSet<FilePath>) {
+fn plan_links(plan: &mut Plan, tree: &Tree, pairs: &[Pair<'_>], stored_to: &HashSet<FilePath>) {
     let linked = plan.copies.iter().filter_map(|path| tree.get(path).filter(|node| node.links > 1));
     let mut names: HashMap<u32, Option<FilePath>> = linked.map(|node| (node.inode, None)).collect();
     if names.is_empty() {
         return;
     }
-    for (path, node) in tree {
+    for Pair { path, node, entry } in pairs {
+        let Some((node, entry)) = node.zip(*entry) else { continue };
         if let Some(name) = names.get_mut(&node.inode)
-            && !stored_to.contains(path)
-            && entries.get(path).is_some_and(|entry| has_bytes_of(entry, node))
+            && !stored_to.contains(*path)
+            && has_bytes_of(entry, node)
         {
-            *name = Some(path.clone());
+            *name = Some((*path).clone());
         }
     }
     for (_, to) in &plan.renames {
@@ -412,22 +443,25 @@ fn plan_links(plan: &mut Plan, tree: &Tree, entries: &Entries, stored_to: &HashS
     }
 }
 
-fn plan_removals(plan: &mut Plan, tree: &Tree, entries: &Entries, displaced: &BTreeSet<FilePath>) {
+fn plan_removals(plan: &mut Plan, pairs: &[Pair<'_>], displaced: &BTreeSet<FilePath>) {
     let moved: BTreeSet<&FilePath> = plan.renames.iter().map(|(from, _)| from).collect();
-    let (mut remove, mut forget) = (Vec::new(), Vec::new());
-    let mut staying = Vec::new();
-    for (&path, entry) in entries.iter().rev() {
-        let gone = !entry.detached && !tree.contains_key(path) && !moved.contains(path);
-        if gone || displaced.contains(path) {
-            let is_there = entry.kind != Kind::File || entry.copy().is_some();
-            if is_there { remove.push(path.clone()) } else { forget.push(path.clone()) }
-        } else if !moved.contains(path) {
-            staying.push(path);
-        }
+    let entries = || pairs.iter().filter_map(|pair| Some((pair, pair.entry?)));
+    let goes = |pair: &Pair<'_>, entry: &Entry| {
+        let gone = !entry.detached && pair.node.is_none() && !moved.contains(pair.path);
+        gone || displaced.contains(pair.path)
+    };
+    let (mut remove, mut forget, mut removes_directory) = (Vec::new(), Vec::new(), false);
+    for (pair, entry) in entries().rev().filter(|(pair, entry)| goes(pair, entry)) {
+        let is_there = entry.kind != Kind::File || entry.copy().is_some();
+        removes_directory |= entry.kind == Kind::Directory;
+        let list = if is_there { &mut remove } else { &mut forget };
+        list.push(pair.path.clone());
     }
     // A directory is removed together with the last of our copies in it.
-    if remove.iter().any(|path| entries[path].kind == Kind::Directory) {
-        let staying = directories_of(staying);
+    if removes_directory {
+        let staying = entries().filter(|(pair, entry)| !goes(pair, entry));
+        let staying = staying.map(|(pair, _)| pair.path).filter(|path| !moved.contains(path));
+        let staying = directories_of(staying.collect());
         remove.retain(|path| !staying.contains(path) || lies_in(path, displaced));
     }
     (plan.remove, plan.forget) = (remove, forget);

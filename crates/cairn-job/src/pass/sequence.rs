@@ -108,12 +108,12 @@ impl Material<'_> {
         }));
         steps.extend(self.releases(true, &arrivals));
         if self.is_whole {
-            let removed: HashSet<&FilePath> =
-                remove.iter().chain(renames.iter().map(|(from, _)| from)).collect();
-            let all = self.manifest.files.keys();
-            let staying = directories_of(all.filter(|path| !removed.contains(path)).collect());
-            let goes =
-                |path: &&FilePath| kind(path) != Some(Kind::Directory) || !staying.contains(*path);
+            let is_directory = |path: &FilePath| kind(path) == Some(Kind::Directory);
+            let staying = match remove.iter().any(is_directory) {
+                true => self.staying(),
+                false => HashSet::new(),
+            };
+            let goes = |path: &&FilePath| !is_directory(path) || !staying.contains(*path);
             steps.extend(last.into_iter().filter(goes).map(removal));
             steps.extend(self.releases(false, &arrivals));
         }
@@ -132,6 +132,14 @@ impl Material<'_> {
             }
         }
         steps
+    }
+
+    /// Directories with copies that stay.
+    fn staying(&self) -> HashSet<FilePath> {
+        let renamed = self.plan.renames.iter().map(|(from, _)| from);
+        let removed: HashSet<&FilePath> = self.plan.remove.iter().chain(renamed).collect();
+        let all = self.manifest.files.keys();
+        directories_of(all.filter(|path| !removed.contains(path)).collect())
     }
 
     /// What the manifest alone is to say.

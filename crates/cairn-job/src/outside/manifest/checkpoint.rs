@@ -66,6 +66,15 @@ impl Checkpoint {
         })
     }
 
+    /// Whether this is what [`Checkpoint::of`] returns for `known`, but for its order.
+    pub fn is_of(&self, known: &register::Checkpoint, manifest: &Manifest) -> bool {
+        let paths = self.files.iter().map(|file| &file.path);
+        (&self.store, self.id, &self.name, self.modified_ns)
+            == (&manifest.store, known.id, &known.name, known.modified_ns)
+            && paths.eq(known.files.iter().map(|member| &member.path))
+            && self.is_whole(manifest)
+    }
+
     /// Whether `manifest` has all its copies.
     pub fn is_whole(&self, manifest: &Manifest) -> bool {
         self.files.iter().all(|file| {
