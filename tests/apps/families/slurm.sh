@@ -31,13 +31,24 @@ $prologue
 four "\$B/cairn" run --mount "\$mount" --discard -- sh look | sort
 E
 
-expect stores_of_all_nodes_are_drained_to_one_directory 'cairn-manifest.slurm-N.0-n1.json
+expect stores_of_all_nodes_are_drained_to_directories_of_their_own 'node-0/cairn-manifest.slurm-N.0-n1.json
+node-1/cairn-manifest.slurm-N.0-n2.json
+node-0/f.0 node-0/f.1 node-1/f.2 node-1/f.3
+kept: 0' <<E
+$prologue
+mkdir "\$D/out"
+four "\$B/cairn" run --mount "\$mount" --persist "\$D/out" -- sh look >&2
+(cd "\$D/out" && ls */cairn-*.json | sed 's/slurm-[0-9]*/slurm-N/' && echo */f.*)
+echo "kept: \$(srun --nodes=2 --ntasks-per-node=1 "\$B/cairn" status --json | grep -c '"job"')"
+E
+
+expect stores_of_all_nodes_are_drained_to_one_directory_that_they_share 'cairn-manifest.slurm-N.0-n1.json
 cairn-manifest.slurm-N.0-n2.json
 f.0 f.1 f.2 f.3
 kept: 0' <<E
 $prologue
 mkdir "\$D/out"
-four "\$B/cairn" run --mount "\$mount" --persist "\$D/out" -- sh look >&2
+four "\$B/cairn" run --mount "\$mount" --persist "\$D/out" --shared -- sh look >&2
 (cd "\$D/out" && ls cairn-*.json | sed 's/slurm-[0-9]*/slurm-N/' && echo f.*)
 echo "kept: \$(srun --nodes=2 --ntasks-per-node=1 "\$B/cairn" status --json | grep -c '"job"')"
 E

@@ -75,7 +75,7 @@ node 1: f.2 f.3
 step with --cairn=off: no store
 job with --cairn and no options: f
 step of salloc: f
-drained: f.0 f.1 f.2 f.3' <<E
+drained: node-0/f.0 node-0/f.1 node-1/f.2 node-1/f.3' <<E
 $prologue
 cat >batch <<END
 #!/bin/bash
@@ -89,7 +89,7 @@ cat said; cat complained >&2
 sbatch --quiet --wait --cairn --output=said --error=complained --wrap 'srun sh -c "touch \$mount/f && ls \$mount"'
 echo "job with --cairn and no options: \$(cat said)"; cat complained >&2
 echo "step of salloc: \$(salloc --quiet --ntasks=1 --cairn srun sh -c 'touch \$mount/f && ls \$mount')"
-echo "drained: \$(cd out && echo f.*)"
+echo "drained: \$(cd out && echo */f.*)"
 E
 
 expect options_are_split_as_by_a_shell_and_not_expanded 'a store at one two
