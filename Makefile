@@ -99,7 +99,7 @@ bench: build ## Measure what docs/BENCHMARKS.md describes (ROW=write for that gr
 		CAIRN_RUN_HUGE_PAGES=never target/release/cairn-bench $(row) $(CURDIR)/target/bench.$(row) &&)) true
 
 # Rows that make their stores themselves. The first one: some of them with 4 KiB pages only, as in containers.
-measured-alone = small-pages ranks rotation fresh foreign spill remote drain progress mounted
+measured-alone = small-pages ranks rotation fresh foreign spill remote drain outside progress mounted
 
 install: build ## Install the command, the libraries, cairn.h, manual pages and completions below PREFIX (/usr/local)
 	install -D -m 755 $(program) $(root)/bin/cairn

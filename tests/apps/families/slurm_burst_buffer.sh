@@ -50,9 +50,9 @@ prologue="export SLURM_CONF=$slurm_conf HOME=\$PWD M bb=$bb"'
 target() { "$B/cairn" target "$1" --control "$bb/control" "${@:2}"; }
 # Waits until a command succeeds, or ends the scenario.
 wait_for() {
-    local deadline=$((SECONDS + 45))
+    local deadline=$((SECONDS + 180))
     until "$@"; do
-        [ "$SECONDS" -lt "$deadline" ] || { echo "not within 45 s: $*" >&2; squeue --noheader >&2; tail -n 9 "$bb"/log "$bb"/state/*/output said >&2; exit 1; }
+        [ "$SECONDS" -lt "$deadline" ] || { echo "not within 180 s: $*" >&2; squeue --noheader >&2; tail -n 9 "$bb"/log "$bb"/state/*/output said >&2; exit 1; }
         sleep 0.05
     done
 }

@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::outside;
+
 const SMALL_FILES: usize = 100_000;
 const SMALL_BYTES: usize = 4096;
 /// Size of a block of a store in memory, bytes.
@@ -35,7 +37,7 @@ const CHANGED_ROUNDS: usize = 5;
 const SETTLE: Duration = Duration::from_secs(20);
 const IDLE: Duration = Duration::from_secs(30);
 /// Length of a clock tick, the kernel's unit of processor time.
-const TICK_S: f64 = 0.01;
+pub const TICK_S: f64 = 0.01;
 
 /// A part of the benchmark: measures and prints some figures.
 type Part = fn(&Path);
@@ -95,7 +97,7 @@ fn large_file(directory: &Path) {
 }
 
 /// Prints the ratio of two times that were measured in turn.
-fn report(name: &str, over: &[f64], under: &[f64], bar: &str) {
+pub fn report(name: &str, over: &[f64], under: &[f64], bar: &str) {
     let mut ratios: Vec<f64> = over.iter().zip(under).map(|(over, under)| over / under).collect();
     let spread = spread(&mut ratios);
     let (over, under) = (spread_of(over).0, spread_of(under).0);
@@ -106,7 +108,7 @@ fn report(name: &str, over: &[f64], under: &[f64], bar: &str) {
 }
 
 /// Returns median, minimum and maximum.
-fn spread(values: &mut [f64]) -> (f64, f64, f64) {
+pub fn spread(values: &mut [f64]) -> (f64, f64, f64) {
     values.sort_by(f64::total_cmp);
     (values[values.len() / 2], values[0], values[values.len() - 1])
 }
@@ -139,12 +141,12 @@ fn settle() {
     Command::new("sync").status().expect("sync starts");
 }
 
-fn cairn() -> Command {
+pub fn cairn() -> Command {
     Command::new(std::env::current_exe().expect("own path").with_file_name("cairn"))
 }
 
 /// Returns a `cairn run` of `work` of this program, in a store with room for `bytes` bytes.
-fn run(job: &str, bytes: usize, options: &[&str], work: &[&str]) -> Command {
+pub fn run(job: &str, bytes: usize, options: &[&str], work: &[&str]) -> Command {
     let tier = format!("ram:{}", bytes + bytes / 4 + (512 << 20));
     let mut command = cairn();
     command.args(["run", "--job", job, "--tier", &tier]).args(options).arg("--");
@@ -283,7 +285,7 @@ fn idle(directory: &Path) {
     running.wait().expect("it ends");
 }
 
-fn processor_ticks(pid: u64) -> u64 {
+pub fn processor_ticks(pid: u64) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the agent is there");
     let fields = stat.rsplit_once(") ").expect("a name in parentheses").1;
     // The state is field 3; user and system time are fields 14 and 15.
@@ -310,12 +312,12 @@ pub fn part(arguments: &[String]) {
         ["sleep", seconds] => {
             std::thread::sleep(Duration::from_secs(seconds.parse().expect("seconds")))
         }
-        _ => panic!("started by `cairn-bench drain` only"),
+        words => outside::part(words),
     }
 }
 
 /// Makes `count` files, a thousand per directory.
-fn make_files(directory: &Path, count: usize, bytes: usize) {
+pub fn make_files(directory: &Path, count: usize, bytes: usize) {
     let data: Vec<u8> = (0..bytes.min(4 << 20)).map(|at| (at % 251) as u8).collect();
     for number in 0..count {
         let name = match count {

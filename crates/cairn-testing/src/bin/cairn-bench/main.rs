@@ -22,6 +22,7 @@ mod measure;
 mod memory_media;
 mod metadata;
 mod mounted;
+mod outside;
 mod process;
 mod progress;
 mod ranks;
@@ -63,6 +64,7 @@ fn main() {
         "remote" => return remote::rows(&path()),
         "progress" => return progress::rates(&path()),
         "drain" => return drain::rates(&path(), rest.get(1).map_or("", String::as_str)),
+        "outside" => return outside::costs(&path(), rest.get(1).map_or("", String::as_str)),
         "drain-part" => return drain::part(&rest),
         "progress-rank" => return progress::rank(&rest),
         _ => {}
