@@ -40,6 +40,9 @@ CALLS = (
     ("fcntl,dup,dup3", "EMFILE"), ("copy_file_range,sendfile", "ENOMEM"), ("mount", "ENOMEM"),
     ("flock", "ENOLCK"),
 )
+# How Rust's own library ends a process: at the start of a thread, before any code of ours, and where a
+# pipe cannot be read, which does not happen outside of this test. Nothing may be lost.
+BY_RUST = ("failed to allocate an alternative stack", "library/std/src/sys/process/mod.rs")
 # Numbers of consecutive calls that fail.
 SPANS = (1, 1000)
 
@@ -77,7 +80,8 @@ def run(box, call, error, number, span):
 
 def check(box, want, result):
     """Fails unless every file reported as done is there, or all files after exit code 0."""
-    expect(result.code not in (101, 134) and "panicked" not in result.said,
+    is_by_rust = any(words in result.said for words in BY_RUST)
+    expect(is_by_rust or result.code not in (101, 134) and "panicked" not in result.said,
            f"the run broke off: {result.code}, {result.said[:200]}")
     done = box.scratch / "told"
     told_done = set(done.read_text().split()) if done.exists() else set()

@@ -28,7 +28,7 @@ use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -757,10 +757,19 @@ fn attended<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
     let (sender, result) = mpsc::channel();
-    thread::spawn(move || {
-        // The receiver is gone if the wait was stopped.
-        let _ = sender.send(work());
+    let work = Arc::new(Mutex::new(Some(work)));
+    let take = |work: &Mutex<Option<_>>| work.lock().ok().and_then(|mut work| work.take());
+    let theirs = Arc::clone(&work);
+    let started = thread::Builder::new().spawn(move || {
+        if let Some(work) = take(&theirs) {
+            // The receiver is gone if the wait was stopped.
+            let _ = sender.send(work());
+        }
     });
+    if started.is_err() {
+        // Without a thread nothing can stop the wait.
+        return take(&work).map(|work| work());
+    }
     loop {
         match result.recv_timeout(Duration::from_millis(1)) {
             Ok(report) => return Some(report),

@@ -107,6 +107,6 @@ pub fn install(steps: &[libc::sock_filter], flags: libc::c_ulong) -> io::Result<
 pub fn try_out() -> io::Result<()> {
     let everything = Filter::new(libc::SECCOMP_RET_ALLOW).finish(libc::SECCOMP_RET_ALLOW);
     // The filter belongs to the thread that installs it and ends with that thread.
-    let attempt = thread::spawn(move || install(&everything, 0).map(drop));
+    let attempt = thread::Builder::new().spawn(move || install(&everything, 0).map(drop))?;
     attempt.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
 }

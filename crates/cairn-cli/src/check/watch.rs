@@ -108,7 +108,7 @@ impl Net {
             caught: Haul::default(),
         };
         let (sender, caught) = mpsc::channel();
-        std::thread::spawn(move || sender.send(catcher.run(&ours)));
+        std::thread::Builder::new().spawn(move || sender.send(catcher.run(&ours)))?;
         Ok(Net { caught, is_over })
     }
 

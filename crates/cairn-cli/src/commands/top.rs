@@ -55,7 +55,8 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<()> {
     // An unknown job is reported as an ordinary error, before the screen is set up.
     let first = ask(&context.roots, arguments.job.as_deref())?;
     let every = Duration::from_secs_f64(arguments.every.max(EVERY_MIN_S));
-    let answers = start_asking(context.roots.clone(), arguments.job.clone(), every);
+    let answers = start_asking(context.roots.clone(), arguments.job.clone(), every)
+        .map_err(Error::file("start a thread for", Path::new("the screen")))?;
     let mut screen = Screen::new(first, every);
     let failed = Error::file("draw on", Path::new("the terminal"));
     let mut terminal = ratatui::try_init().map_err(failed)?;
@@ -75,11 +76,15 @@ fn ask(roots: &Roots, job: Option<&str>) -> Result<Answer> {
 type Answered = (Result<Answer, String>, Duration);
 
 /// Starts a thread that asks, because an agent that does not answer must not stop the screen. The
-/// thread ends with the process, or when the receiver is dropped.
-fn start_asking(roots: Roots, job: Option<String>, every: Duration) -> Receiver<Answered> {
+/// thread ends with the process, or when the receiver is dropped. Errors: it cannot be started.
+fn start_asking(
+    roots: Roots,
+    job: Option<String>,
+    every: Duration,
+) -> std::io::Result<Receiver<Answered>> {
     let (sender, answers) = mpsc::channel();
     let mut asked = Instant::now();
-    thread::spawn(move || {
+    thread::Builder::new().spawn(move || {
         loop {
             thread::sleep(every);
             let answer = ask(&roots, job.as_deref()).map_err(|error| error.to_string());
@@ -88,8 +93,8 @@ fn start_asking(roots: Roots, job: Option<String>, every: Duration) -> Receiver<
                 return;
             }
         }
-    });
-    answers
+    })?;
+    Ok(answers)
 }
 
 fn show(

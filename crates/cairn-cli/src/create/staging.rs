@@ -679,9 +679,14 @@ fn for_each<T: Sync>(items: &[T], work: impl Fn(&T) -> Result<()> + Sync) -> Res
     let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let workers = WORKERS_MAX.min(processors).min(items.len());
     thread::scope(|scope| {
-        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-        let mut ended = workers.into_iter().map(|worker| worker.join());
-        ended.try_for_each(|ended| ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        let others = (1..workers).map(|_| thread::Builder::new().spawn_scoped(scope, work));
+        // Those that cannot be started are not needed.
+        let others: Vec<_> = others.flatten().collect();
+        let mine = work();
+        let ended = others
+            .into_iter()
+            .map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        std::iter::once(mine).chain(ended).collect()
     })
 }
 

@@ -352,13 +352,23 @@ pub fn open_image(store: &Store, live: &Namespace) -> StoreResult<Namespace> {
 /// everything in the others that it depends on. Returns the numbers of the images. Errors: as
 /// `Microfs::begin_image`; no image that was begun here is held then.
 pub fn begin_images(namespaces: &[&Namespace]) -> cairn_core::Result<Vec<u64>> {
+    let Some((first, others)) = namespaces.split_first() else { return Ok(Vec::new()) };
     let rendezvous = &Rendezvous::new(namespaces.len());
     // One thread each, because a thread holds at most one lock.
     let begun: Vec<_> = std::thread::scope(|scope| {
         let begin = |namespace: &Namespace| namespace.fs.begin_image_together(rendezvous);
-        let threads = namespaces.iter().map(|&namespace| scope.spawn(move || begin(namespace)));
+        let threads = others.iter().map(|&namespace| {
+            let thread = std::thread::Builder::new();
+            let begun = thread.spawn_scoped(scope, move || begin(namespace));
+            begun.inspect_err(|_| rendezvous.fail())
+        });
         let threads: Vec<_> = threads.collect();
-        threads.into_iter().map(|thread| thread.join().unwrap_or(Err(Error::Busy))).collect()
+        let mut begun = vec![begin(first)];
+        begun.extend(threads.into_iter().map(|thread| match thread {
+            Ok(thread) => thread.join().unwrap_or(Err(Error::Busy)),
+            Err(_) => Err(Error::Busy),
+        }));
+        begun
     });
     if begun.iter().any(Result::is_err) {
         for (namespace, _) in namespaces.iter().zip(&begun).filter(|(_, begun)| begun.is_ok()) {
