@@ -295,7 +295,8 @@ def redis_server(folder):
         place, log = Path(aside, "socket"), Path(aside, "log")
         line = ["redis-server", "--port", "0", "--unixsocket", place, "--dir", folder, "--appendonly", "yes",
                 "--appendfsync", "everysec", "--save", "", "--auto-aof-rewrite-min-size", "200kb",
-                "--auto-aof-rewrite-percentage", "50", "--logfile", log]
+                "--auto-aof-rewrite-percentage", "50", "--logfile", log,
+                "--set-proc-title", "no"]  # A title would overwrite the environment, by which it is found.
         server = subprocess.Popen(list(map(str, line)), stdout=subprocess.DEVNULL)
         try:
             with redis_connection(server, place, log) as connection:

@@ -179,3 +179,40 @@ fn holes_of_a_sparse_file_are_neither_read_nor_written() {
     let out = sandbox.out();
     sandbox.cairn(&["verify", "--persist", out.to_str().expect("UTF-8")]).succeeds();
 }
+
+/// A manifest of many files is not written anew for each change.
+#[test]
+fn node_is_lost_while_a_log_continues_the_manifest_then_the_last_cut_comes_back() {
+    let sandbox = Sandbox::new();
+    let out = sandbox.out();
+    let script = "mkdir /cairn/d; for n in {1..1100}; do echo $n >/cairn/d/$n; done; : >made
+        until [ -e go ]; do sleep 0.01; done
+        echo new >/cairn/d/7; rm /cairn/d/8; mv /cairn/d/9 /cairn/nine; echo more >/cairn/more; sleep 300";
+    let persist = out.to_str().expect("UTF-8");
+    let arguments = ["run", "--job", "many", "--tier", "ram:64M", "--persist", persist];
+    let mut command = sandbox.command(&[&arguments[..], &["--", "bash", "-c", script]].concat());
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("starts");
+    let logs = || {
+        let names = fs::read_dir(&out).expect("lists").flatten().map(|entry| entry.file_name());
+        let names = names.map(|name| name.into_string().expect("UTF-8"));
+        names.filter(|name| name.ends_with(".log")).collect::<Vec<_>>()
+    };
+    let is_whole = || out.join("d/1100").exists() && logs().len() == 1;
+    eventually("all are outside", || sandbox.work().join("made").exists() && is_whole());
+    fs::write(sandbox.work().join("go"), "").expect("writes");
+    eventually("the change is outside", || out.join("more").exists());
+    eventually("the log tells of it", || {
+        let name = logs().pop().unwrap_or_default();
+        fs::read_to_string(out.join(name)).is_ok_and(|text| text.contains("\"nine\""))
+    });
+    kill("KILL", i64::from(sandbox.agent("many")));
+    kill("KILL", i64::from(child.id()));
+    child.wait().expect("ends");
+    fs::remove_dir_all(sandbox.store("many")).expect("removes");
+    sandbox.cairn(&["verify", "--persist", persist]).succeeds();
+    let show = "cd /cairn; cat d/7 nine more d/1100; ls d | wc -l";
+    let stage = [&arguments[..], &["--stage", "--", "bash", "-c", show]].concat();
+    sandbox.cairn(&stage).succeeds().prints("new\n9\nmore\n1100\n1098\n");
+    assert_eq!(logs(), [""; 0], "the manifest is one file again");
+    assert_eq!(sandbox.manifest("many")["everything"], true);
+}

@@ -5,7 +5,7 @@
 mod common;
 
 use cairn_core::{ImageLoss, ImageState, InodeId, ROOT};
-use cairn_device::store::namespace::{begin_images, open_image, open_namespace};
+use cairn_device::store::namespace::{open_image, open_namespace};
 use cairn_device::{Namespace, Store};
 use cairn_platform::checksum;
 use cairn_posix::data::io::At;
@@ -65,7 +65,7 @@ fn process_changes_everything_then_the_image_in_another_is_what_was_there() {
         put(name, &pattern(BYTES, name.len()));
     }
     let agents = open_namespace(&store(), "node").unwrap();
-    begin_images(&[&agents]).unwrap();
+    agents.fs.begin_image().unwrap();
     let status = forked(|| {
         for round in 0..20 {
             let over = writable("over");
@@ -129,7 +129,7 @@ fn cut_while_records_go_to_two_files_in_turn_has_no_record_without_the_one_befor
     spawn.parent(pid);
     let mut longest = 0;
     for _ in 0..CUTS {
-        begin_images(&[&agents]).unwrap();
+        agents.fs.begin_image().unwrap();
         let image = open_image(&store(), &agents).unwrap();
         await_settled(&agents);
         let [first, second] = ["first", "second"].map(|name| content(&image, inode(&image, name)));
@@ -164,7 +164,7 @@ fn program_that_needs_the_room_of_an_image_gets_it() {
         full += HUGEBLOCK;
     }
     let agents = open_namespace(&store(), "node").unwrap();
-    begin_images(&[&agents]).unwrap();
+    agents.fs.begin_image().unwrap();
     for at in (0..full).step_by(HUGEBLOCK) {
         assert_eq!(write_at(file, &pattern(HUGEBLOCK, 9), At::Offset(at as u64)), Ok(HUGEBLOCK));
     }
@@ -173,13 +173,13 @@ fn program_that_needs_the_room_of_an_image_gets_it() {
     // Growing a file that was truncated within a block takes the image's space, too.
     let short = full - HUGEBLOCK + 1000;
     file::truncate_handle(handle(file), short as i64).unwrap();
-    begin_images(&[&agents]).unwrap();
+    agents.fs.begin_image().unwrap();
     file::truncate_handle(handle(file), full as i64).unwrap();
     assert!(matches!(agents.fs.image(), ImageState::Lost(_, ImageLoss::NoSpace)));
     agents.fs.end_image().unwrap();
     // So does writing a new file to the blocks that another one held when the image began.
     close(file);
-    begin_images(&[&agents]).unwrap();
+    agents.fs.begin_image().unwrap();
     remove("full");
     put("next", &pattern(full, 5));
     assert!(get("next") == pattern(full, 5));

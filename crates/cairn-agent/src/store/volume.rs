@@ -8,7 +8,7 @@
 
 use cairn_core::{
     Attributes, Caller, Credentials, HandleId, InodeId, Microfs, Moment, OpenOptions,
-    PATH_BYTES_MAX, Position, Prospect, ROOT, ReadPlan, SlotId, StaleBlock, Timestamp,
+    PATH_BYTES_MAX, Position, Prospect, ROOT, ReadPlan, Rendezvous, SlotId, StaleBlock, Timestamp,
 };
 use cairn_device::store::namespace::{self, open_namespace};
 use cairn_device::{Device, MediumKind, Namespace, Store, TierPlace};
@@ -16,6 +16,7 @@ use cairn_platform::sys;
 use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use crate::model::error::{Error, Result};
@@ -84,12 +85,33 @@ impl Volume {
         })
     }
 
-    /// Cuts an image of all `volumes` at one moment. Errors: one of them cannot hold an image.
+    /// Cuts an image of all `volumes` at one moment: if a call is in the image of one of them, so is
+    /// everything in the others that it depends on. Errors: one of them cannot hold an image, and
+    /// no image that was begun here is held then.
     pub fn begin_images(volumes: &[Arc<Volume>]) -> Result<()> {
-        let namespaces: Vec<&Namespace> = volumes.iter().map(|volume| &volume.namespace).collect();
-        let root = FilePath::root();
-        let begun = namespace::begin_images(&namespaces);
-        begun.map(drop).map_err(Error::store("take an image of", &root))
+        let Some((first, others)) = volumes.split_first() else { return Ok(()) };
+        let rendezvous = &Rendezvous::new(volumes.len());
+        let begin = |volume: &Volume| volume.fs().begin_image_together(rendezvous);
+        // One thread each, because a thread holds at most one lock.
+        let begun: Vec<cairn_core::Result<u64>> = thread::scope(|scope| {
+            let start = |volume| {
+                let started = thread::Builder::new().spawn_scoped(scope, move || begin(volume));
+                started.inspect_err(|_| rendezvous.fail())
+            };
+            let threads: Vec<_> = others.iter().map(|volume| start(volume)).collect();
+            let mine = begin(first);
+            let theirs = threads.into_iter().map(|thread| match thread.map(|it| it.join()) {
+                Ok(Ok(begun)) => begun,
+                _ => Err(cairn_core::Error::Busy),
+            });
+            std::iter::once(mine).chain(theirs).collect()
+        });
+        let failed = || Error::store("take an image of", &FilePath::root());
+        let Some(error) = begun.iter().find_map(|begun| begun.err()) else { return Ok(()) };
+        for (volume, _) in volumes.iter().zip(&begun).filter(|(_, begun)| begun.is_ok()) {
+            volume.fs().end_image().map_err(failed())?;
+        }
+        Err(failed()(error))
     }
 
     /// Opens the image that `live` holds, for reading. Errors: it holds none.

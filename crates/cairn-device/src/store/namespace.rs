@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use cairn_core::{
     Credentials, Durability, Error, FurtherTier, Geometry, ImageMemory, Media, MediaOptions,
-    Microfs, Placement, Rendezvous, Superblock, TIERS_MAX,
+    Microfs, Placement, Superblock, TIERS_MAX,
 };
 use cairn_platform::checksum;
 use cairn_platform::descriptor::Descriptor;
@@ -346,36 +346,6 @@ pub fn open_image(store: &Store, live: &Namespace) -> StoreResult<Namespace> {
     let (fs, handles) = (fs.map_err(failed)?, open_handles(&directory)?);
     let (tiers, name) = (live.tiers.clone(), live.name.clone());
     Ok(Namespace { fs, tiers, name, directory, handles, meta_descriptors })
-}
-
-/// Cuts images of several namespaces at one moment: if a call is in the image of one of them, so is
-/// everything in the others that it depends on. Returns the numbers of the images. Errors: as
-/// `Microfs::begin_image`; no image that was begun here is held then.
-pub fn begin_images(namespaces: &[&Namespace]) -> cairn_core::Result<Vec<u64>> {
-    let Some((first, others)) = namespaces.split_first() else { return Ok(Vec::new()) };
-    let rendezvous = &Rendezvous::new(namespaces.len());
-    // One thread each, because a thread holds at most one lock.
-    let begun: Vec<_> = std::thread::scope(|scope| {
-        let begin = |namespace: &Namespace| namespace.fs.begin_image_together(rendezvous);
-        let threads = others.iter().map(|&namespace| {
-            let thread = std::thread::Builder::new();
-            let begun = thread.spawn_scoped(scope, move || begin(namespace));
-            begun.inspect_err(|_| rendezvous.fail())
-        });
-        let threads: Vec<_> = threads.collect();
-        let mut begun = vec![begin(first)];
-        begun.extend(threads.into_iter().map(|thread| match thread {
-            Ok(thread) => thread.join().unwrap_or(Err(Error::Busy)),
-            Err(_) => Err(Error::Busy),
-        }));
-        begun
-    });
-    if begun.iter().any(Result::is_err) {
-        for (namespace, _) in namespaces.iter().zip(&begun).filter(|(_, begun)| begun.is_ok()) {
-            namespace.fs.end_image()?;
-        }
-    }
-    begun.into_iter().collect()
 }
 
 /// Opens the media of the tiers that have one: mapped, or with their transit area.
