@@ -7,33 +7,29 @@
 //! Must stay true: the exit code is 0 only if no unserved call was found. The report says what
 //! cannot be known.
 
-pub(crate) mod confined;
-pub(crate) mod elf;
-pub(crate) mod kernel_calls;
 pub(crate) mod rights;
-pub(crate) mod seccomp;
 pub(crate) mod self_test;
 pub(crate) mod trial;
 pub(crate) mod watch;
 use cairn_agent::model::error::why;
-use cairn_platform::elf::{Loader, loader};
 use cairn_posix::process::decisions::{self, PAST, WIDE};
 use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::Context;
-use crate::check::confined::Failure;
-use crate::check::elf::{Image, Library, RawCalls, Unreadable};
 use crate::check::rights::rights_gained;
 use crate::check::trial::Trial;
-use crate::error::{EXIT_FAILURE, Error, LaunchError, Result};
+use crate::error::{EXIT_FAILURE, Error, Result};
 use crate::output::{self, count, escaped};
+use crate::program::confined::Failure;
+use crate::program::elf::{Image, Library, RawCalls, Unreadable};
+use crate::program::{self, IS_GO, IS_STATIC, find_program};
 use crate::report::calls::{CallReport, advice};
 use crate::run::launch;
 
@@ -44,9 +40,6 @@ pub const EXIT_MISSED: i32 = 3;
 
 /// Maximum number of interpreters that are scripts themselves, as in the kernel.
 const SCRIPTS_MAX: usize = 4;
-/// Number of bytes of a program that are read first; they hold its headers.
-const HEAD_BYTES: usize = 4096;
-const IS_GO: &str = "is a Go program: it calls the kernel directly, not the C library";
 /// Functions that every program with the streams of C++ takes, for `std::wcin` and the like.
 const CXX_STREAMS: [&str; 3] = ["getwc", "putwc", "ungetwc"];
 /// Functions that the libraries of languages and of the system take, and hardly ever call on a
@@ -55,11 +48,8 @@ const SELDOM_ON_FILES: [&str; 7] =
     ["getwc", "putwc", "ungetwc", "fgetwc", "fputwc", "fputws", "name_to_handle_at"];
 /// Function of runtimes, as that of Node.js, which look at files from time to time without it.
 const WATCHES: &str = "inotify_add_watch";
-const IS_STATIC: &str = "is linked statically: Cairn's library cannot be loaded into it";
 /// Number of bytes in which the kernel looks for the interpreter of a script.
 const SCRIPT_LINE_BYTES: usize = 256;
-/// Search path if `PATH` is not set.
-const PATH_DEFAULT: &str = "/bin:/usr/bin";
 /// Finding about programs that use another C library.
 const OTHER_C_LIBRARY: &str =
     "does not use the GNU C library: Cairn's library cannot be loaded into it";
@@ -232,56 +222,6 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<i32> {
     Ok(report.exit_code)
 }
 
-/// Returns why Cairn cannot serve the program `name`, as far as its file tells; None if it can.
-/// Reads only the beginning of a file that names a dynamic linker, as most programs do.
-pub fn out_of_reach(name: &OsStr) -> Option<&'static str> {
-    let path = find_program(name).ok()?;
-    // The dynamic linker is not the program: the program it is told to run loads the library.
-    if path.file_name()?.as_bytes().starts_with(b"ld") {
-        return None;
-    }
-    let mut file = File::open(path).ok()?;
-    let mut bytes = vec![0; HEAD_BYTES];
-    let count = file.read(&mut bytes).ok()?;
-    bytes.truncate(count);
-    if loader(&bytes) != Some(Loader::Kernel) {
-        return None;
-    }
-    file.read_to_end(&mut bytes).ok()?;
-    let image = Image::read(&bytes).ok()?;
-    match image {
-        Image { interpreter: Some(_), .. } | Image { has_cairn: true, .. } => None,
-        Image { is_go: true, .. } => Some(IS_GO),
-        _ => Some(IS_STATIC),
-    }
-}
-
-/// Finds the program's file as a shell does. Errors: it does not exist, or is not executable.
-fn find_program(name: &OsStr) -> Result<PathBuf> {
-    let failed = |errno| {
-        let source = io::Error::from_raw_os_error(errno);
-        Error::Launch(LaunchError::Execute { command: name.to_string_lossy().into_owned(), source })
-    };
-    let candidates: Vec<PathBuf> = match name.as_bytes().contains(&b'/') {
-        true => vec![PathBuf::from(name)],
-        false => {
-            let search = std::env::var_os("PATH").unwrap_or_else(|| PATH_DEFAULT.into());
-            std::env::split_paths(&search).map(|directory| directory.join(name)).collect()
-        }
-    };
-    let files: Vec<PathBuf> = candidates.into_iter().filter(|path| path.is_file()).collect();
-    match (files.iter().find(|path| may_execute(path)), files.first()) {
-        (Some(found), _) => Ok(found.clone()),
-        (None, Some(_)) => Err(failed(libc::EACCES)),
-        (None, None) if Path::new(name).is_dir() => Err(failed(libc::EACCES)),
-        (None, None) => Err(failed(libc::ENOENT)),
-    }
-}
-
-fn may_execute(path: &Path) -> bool {
-    rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
-}
-
 impl CheckReport {
     fn find(&mut self, weight: Weight, file: &Path, what: impl Into<String>, advice: &str) {
         let file = escaped(file.as_os_str().as_bytes());
@@ -395,7 +335,7 @@ impl CheckReport {
         // For the linker, `$ORIGIN` is the directory of the program. Given a symbolic link, the
         // linker would use the directory of the link, so the link is resolved first.
         let program = path.canonicalize().map_err(Error::file("look at", path))?;
-        match elf::libraries(interpreter, &program) {
+        match program::elf::libraries(interpreter, &program) {
             Ok(libraries) => self.look_at_libraries(path, &libraries)?,
             Err(Failure::Failed(error)) => {
                 let what = format!("cannot be loaded: {}", escaped(why(&error).as_bytes()));

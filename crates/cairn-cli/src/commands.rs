@@ -24,4 +24,5 @@ pub(crate) mod target;
 pub(crate) mod top;
 pub(crate) mod unmount;
 pub(crate) mod verify;
+pub(crate) mod verify_report;
 pub(crate) mod verify_tier;

@@ -9,6 +9,7 @@ pub(crate) mod follow;
 pub(crate) mod lag;
 pub(crate) mod notes;
 pub(crate) mod pace;
+pub(crate) mod tie;
 use cairn_agent::agent::client::Client;
 use cairn_agent::model::archive::ArchiveStatus;
 use cairn_agent::model::directory_id::DirectoryId;
@@ -27,14 +28,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::Context;
-use crate::create::claim::claim_existing;
-use crate::create::request::checked_persist;
+use crate::claim::claim_existing;
 use crate::error::{Error, PersistError, Result, SettingError};
 use crate::output::progress::Progress;
-use crate::output::size::human;
 use crate::output::waiting::SAID_AFTER;
 use crate::output::{self, count};
+use crate::request::checked_persist;
 use crate::settings::archive::{self, archive_with};
+use crate::size::human;
 use crate::store::OpenStore;
 use crate::store::job_name::JobName;
 

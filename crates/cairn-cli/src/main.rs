@@ -10,18 +10,23 @@
 
 mod balancer;
 mod check;
+mod claim;
 mod commands;
 mod create;
 mod drain;
 mod error;
 mod mount;
 mod output;
+mod program;
 mod report;
+mod request;
 mod resume;
 mod run;
 mod settings;
+mod size;
 mod store;
 
+use crate::check::self_test;
 use crate::commands::{
     advise, agent, completions, config, cp, discover, drill, exec, fsck, gc, log, ls, plan,
     restore, rm, slurm, stage, status, target, top, unmount, verify,
@@ -211,7 +216,7 @@ fn act(line: CommandLine) -> Result<i32> {
         _ => {}
     }
     if let Action::Probe(arguments) = &line.action {
-        return Ok(probe::run(arguments));
+        return Ok(probe(arguments));
     }
     let settings = Settings::load(Path::new("."), line.settings.as_deref())?;
     let roots = Roots::new(line.store_root.or_else(|| settings.store.root.clone()));
@@ -248,7 +253,7 @@ fn act(line: CommandLine) -> Result<i32> {
         Action::Discover(arguments) => discover::run(&context, &arguments),
         Action::Slurm(arguments) => return slurm::run(&arguments),
         Action::Agent(arguments) => agent::run(&arguments),
-        Action::Probe(arguments) => return Ok(probe::run(&arguments)),
+        Action::Probe(arguments) => return Ok(probe(&arguments)),
         Action::Config(arguments) => config::run(&arguments),
         Action::Completions(arguments) => {
             completions::completions(command_line(), &arguments);
@@ -332,5 +337,13 @@ fn command_in(text: &str) -> String {
     match words.find_map(|word| Some(line.find_subcommand(&word)?.get_name().to_string())) {
         Some(name) => format!("cairn {name}"),
         None => "cairn".to_string(),
+    }
+}
+
+/// Runs in the probe process.
+fn probe(arguments: &probe::Arguments) -> i32 {
+    match arguments.report {
+        true => self_test::report(&arguments.mount),
+        false => probe::run(arguments),
     }
 }

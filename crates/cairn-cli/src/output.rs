@@ -4,7 +4,6 @@ pub(crate) mod duration;
 pub(crate) mod markup;
 pub(crate) mod progress;
 pub(crate) mod ranks;
-pub(crate) mod size;
 pub(crate) mod toml_file;
 pub(crate) mod waiting;
 use cairn_agent::model::error::why;

@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use crate::error::{Error, ReportError, Result, SettingError};
-use crate::output::size;
 use crate::report::calls::CallReport;
+use crate::size;
 use crate::store::job_name::JobName;
 use crate::{Context, output};
 

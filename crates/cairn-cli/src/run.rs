@@ -32,8 +32,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::create::claim::Claim;
-use crate::create::request::{MadePersist, Request, StoreArguments};
+use crate::claim::Claim;
 use crate::create::staging::inputs;
 use crate::drain::drain_state::DrainProgress;
 use crate::drain::{DrainReport, checkpoints, drain_with, lag};
@@ -43,6 +42,7 @@ use crate::error::{
 use crate::mount::place::{self, Hidden, hidden_by};
 use crate::mount::start::mount;
 use crate::report::calls;
+use crate::request::{MadePersist, Request, StoreArguments};
 use crate::resume::earlier;
 use crate::run::ending::{Ending, Safety};
 use crate::run::launcher::{Last, NodeRanks};
@@ -58,7 +58,7 @@ use crate::settings::space::{self, SpaceArguments};
 use crate::settings::stage_option::{self, Extent, Stage, StageArgument};
 use crate::settings::walltime::Walltime;
 use crate::store::{OpenStore, survey};
-use crate::{Context, check};
+use crate::{Context, program};
 
 /// Longest wait for a signal before the other conditions are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -306,7 +306,7 @@ pub fn run(context: &Context, arguments: Arguments) -> Result<i32> {
     }
     let job = &claim.store.job;
     let is_prefix_free = matches!(hidden_by(Path::new(&job.mount)), Ok(Hidden::Nothing));
-    if let Some(why) = check::out_of_reach(program).filter(|_| !mounts) {
+    if let Some(why) = program::out_of_reach(program).filter(|_| !mounts) {
         let (name, mount) = (program.to_string_lossy(), &job.mount);
         crate::output::say!(
             "cairn: {name} {why}; it cannot see the files below {mount}: give --mount-fuse, or link it \

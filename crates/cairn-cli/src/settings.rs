@@ -11,6 +11,7 @@ pub(crate) mod checkpoint_options;
 pub(crate) mod drain_options;
 pub(crate) mod input_options;
 pub(crate) mod log_level;
+pub(crate) mod one_or_more;
 pub(crate) mod origin;
 pub(crate) mod resume_option;
 pub(crate) mod space;
@@ -34,6 +35,7 @@ use crate::settings::archive::ArchiveSettings;
 use crate::settings::checkpoint_options::{CheckpointSettings, FileSettings};
 use crate::settings::drain_options::DrainSettings;
 use crate::settings::input_options::InputSettings;
+use crate::settings::one_or_more::OneOrMore;
 use crate::settings::space::SpaceSettings;
 use crate::settings::stage_option::StageSetting;
 
@@ -125,26 +127,6 @@ pub struct RunSettings {
 pub struct StoreSettings {
     /// `--store-root`.
     pub root: Option<PathBuf>,
-}
-
-/// A single value or a list of values.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
-pub enum OneOrMore {
-    /// One value.
-    One(String),
-    /// A list of values.
-    More(Vec<String>),
-}
-
-impl OneOrMore {
-    /// Returns the values as a list.
-    pub fn into_vec(self) -> Vec<String> {
-        match self {
-            OneOrMore::One(value) => vec![value],
-            OneOrMore::More(values) => values,
-        }
-    }
 }
 
 impl Settings {

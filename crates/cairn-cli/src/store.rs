@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{CopyError, Error, Result, ResumeError, SettingError, StoreError};
 use crate::output::quoted;
-use crate::output::size::human;
+use crate::size::human;
 
 /// Default advice for a store that cannot be used.
 const ADVICE: &str = "nothing was changed; use another --job or --store-root";

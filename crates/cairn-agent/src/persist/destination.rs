@@ -96,6 +96,25 @@ impl Destination {
         }
     }
 
+    /// Whether a read error concerns one file alone. It does not if the directory is gone, or if
+    /// the process lacks resources to read anything.
+    pub fn blames_one_file(&self, error: &std::io::Error) -> bool {
+        const OF_ALL: [i32; 10] = [
+            libc::ESTALE,
+            libc::ENODEV,
+            libc::ENOTCONN,
+            libc::ECONNABORTED,
+            libc::ESHUTDOWN,
+            libc::ETIMEDOUT,
+            libc::EHOSTDOWN,
+            libc::EMFILE,
+            libc::ENFILE,
+            libc::ENOMEM,
+        ];
+        let is_of_all = error.raw_os_error().is_some_and(|code| OF_ALL.contains(&code));
+        !is_of_all && self.is_current() && std::fs::read_dir(&self.path).is_ok()
+    }
+
     /// Makes files land where `mapping` says from now on.
     pub fn map(&mut self, mapping: Mapping) {
         self.mapping = mapping;
@@ -756,5 +775,30 @@ mod tests {
         assert_eq!((found("file").mode() & 0o777, found("other").mode() & 0o777), (0o640, 0));
         assert_eq!((found("file").mtime(), found("file").nlink()), (7, 1));
         assert_eq!(fs::read(out.join("file")).expect("reads"), b"state");
+    }
+
+    /// Mechanism: every error in reading a file of the persist directory counted as damage of that
+    /// file. Consequence: when the directory vanished while a store was filled, all checkpoints
+    /// were left out, and the program began anew. Fix: an error that does not concern one file
+    /// alone ends the filling.
+    #[test]
+    fn directory_that_vanishes_is_no_damage_of_its_files() {
+        let scratch = std::env::temp_dir().join(format!("cairn-staging-{}", std::process::id()));
+        let path = scratch.join("out");
+        fs::create_dir_all(&path).expect("a scratch directory");
+        let directory = Destination::open(&path, "store").expect("opens");
+        let is_of_one_file =
+            |code| directory.blames_one_file(&std::io::Error::from_raw_os_error(code));
+        for code in [libc::ENOENT, libc::EIO, libc::EACCES] {
+            assert!(is_of_one_file(code), "{code}");
+        }
+        for code in [libc::ESTALE, libc::ENOTCONN, libc::EMFILE] {
+            assert!(!is_of_one_file(code), "{code}");
+        }
+        fs::rename(&path, scratch.join("away")).expect("renames");
+        assert!(!is_of_one_file(libc::ENOENT), "nothing is there any more");
+        fs::create_dir(&path).expect("makes");
+        assert!(!is_of_one_file(libc::ENOENT), "another one is there");
+        fs::remove_dir_all(scratch).expect("removes");
     }
 }

@@ -85,9 +85,9 @@ impl Volume {
         })
     }
 
-    /// Cuts an image of all `volumes` at one moment: if a call is in the image of one of them, so is
-    /// everything in the others that it depends on. Errors: one of them cannot hold an image, and
-    /// no image that was begun here is held then.
+    /// Cuts an image of all `volumes` at one moment: if a call is in the image of one of them, so
+    /// is everything in the others that it depends on. Errors: one of them cannot hold an image,
+    /// and no image that was begun here is held then.
     pub fn begin_images(volumes: &[Arc<Volume>]) -> Result<()> {
         let Some((first, others)) = volumes.split_first() else { return Ok(()) };
         let rendezvous = &Rendezvous::new(volumes.len());

@@ -5,7 +5,8 @@ use super::{
     Description, GroupDescription, SwitchDescription, Target, Topology, TopologyError, hostlist,
 };
 use crate::error::{Error, Result, SettingError};
-use crate::output::{size, toml_file};
+use crate::output::toml_file;
+use crate::size;
 use serde::Deserialize;
 use std::path::Path;
 

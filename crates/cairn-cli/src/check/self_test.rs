@@ -9,8 +9,7 @@
 
 use crate::Context;
 use crate::check::trial;
-use crate::commands::config::WRAPPED;
-use crate::create::claim::Claim;
+use crate::claim::Claim;
 use crate::error::{Error, LaunchError, Result};
 use crate::output::{self, count, escaped};
 use crate::run::{launch, probe};
@@ -22,6 +21,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
+/// Functions of the C library that Cairn replaces, one per line.
+pub const WRAPPED: &str = include_str!("../../../cairn-preload/wrapped.txt");
 /// Maximum number of names in a line.
 const NAMES_MAX: usize = 8;
 /// File that is written below the prefix and read back.
@@ -107,8 +108,9 @@ fn ask(claim: &Claim, library: &Path) -> Result<Found> {
 }
 
 /// Runs in that process: prints its findings.
-pub fn report(mount: &Path) {
+pub fn report(mount: &Path) -> i32 {
     crate::output::line(&serde_json::to_string(&Found::here(mount)).expect("texts and numbers"));
+    0
 }
 
 impl Found {

@@ -7,10 +7,10 @@
 
 use crate::Context;
 use crate::check::watch::{Catch, Made, Net};
-use crate::create::claim::Claim;
-use crate::create::request::{Request, StoreArguments};
+use crate::claim::Claim;
 use crate::error::Result;
 use crate::report::calls::{self, CallReport, Calls, Ended};
+use crate::request::{Request, StoreArguments};
 use crate::run::{execute, exit_code, launch};
 use crate::settings::RunSettings;
 use std::collections::BTreeMap;

@@ -11,9 +11,9 @@
 //! up, what the C library itself writes to a descriptor of the store. A program under a filter
 //! gains no privileges when it is executed; programs that would gain some are noted.
 
-use crate::check::kernel_calls::{self, KERNEL_CALLS, KernelCall};
 use crate::check::rights::rights_gained;
-use crate::check::seccomp::{self, Filter};
+use crate::program::kernel_calls::{self, KERNEL_CALLS, KernelCall};
+use crate::program::seccomp::{self, Filter};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};

@@ -3,13 +3,11 @@
 //! Must stay true: the functions that `--static` diverts are exactly the hooks of the archive; a
 //! test of cairn-preload compares the list with the library.
 
+use crate::check::self_test::WRAPPED;
 use crate::error::{Error, LaunchError, Result};
 use crate::output::{self, quoted};
 use clap::Args;
 use std::path::{Path, PathBuf};
-
-/// Functions of the C library that Cairn replaces, one per line.
-pub const WRAPPED: &str = include_str!("../../../cairn-preload/wrapped.txt");
 
 const EXAMPLES: &str = "\
 Examples:

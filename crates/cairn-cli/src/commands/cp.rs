@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 use crate::Context;
 use crate::error::{CopyError, Error, Result, SettingError};
 use crate::output::progress::Progress;
-use crate::output::size::human;
 use crate::output::{self, count};
+use crate::size::human;
 use crate::store::{OpenStore, Place, local, locate};
 
 const EXAMPLES: &str = "\

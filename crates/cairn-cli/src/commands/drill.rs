@@ -22,14 +22,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::Context;
-use crate::create::claim::claim_existing;
-use crate::create::request::checked_persist;
+use crate::claim::claim_existing;
 use crate::drain::checkpoints::Found;
 use crate::error::{DrillError, Error, Result, SettingError, StoreError, TierError};
 use crate::output::{self, count, duration};
+use crate::request::checked_persist;
 use crate::run::exit_code;
 use crate::run::signals::{Event, Signals};
-use crate::settings::{OneOrMore, RunSettings};
+use crate::settings::RunSettings;
+use crate::settings::one_or_more::OneOrMore;
 use crate::store::OpenStore;
 use crate::store::survey::Look;
 use crate::store::tier::{self, TierRequest};

@@ -25,8 +25,8 @@ use std::path::Path;
 use crate::Context;
 use crate::create::claimed_tiers::ClaimedTiers;
 use crate::error::{EXIT_NOT_REPAIRED, Error, FsckError, Result, TierError};
-use crate::output::size::human;
 use crate::output::{self, count};
+use crate::size::human;
 use crate::store::offline::{self, TierFile};
 
 const EXAMPLES: &str = "\

@@ -12,13 +12,13 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::claim;
 use crate::commands::rm::take_for_removal;
-use crate::create::claim;
 use crate::create::staging::reuse;
 use crate::drain::checkpoints::Found;
 use crate::error::{Error, Result, StoreError};
 use crate::output::duration;
-use crate::output::size::human;
+use crate::size::human;
 use crate::store::survey::{Look, State, StoreRow, survey};
 use crate::store::unsaved::{said, shown};
 use crate::store::{OpenStore, check_job_name, removal};

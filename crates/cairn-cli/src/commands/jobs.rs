@@ -3,7 +3,7 @@
 use crate::create::staging::reuse;
 use crate::error::Result;
 use crate::output::duration;
-use crate::output::size::human;
+use crate::size::human;
 use crate::store::survey::{StoreRow, survey};
 use crate::store::unsaved::{said, shown};
 use crate::{Context, output};

@@ -14,8 +14,8 @@ use crate::balancer::{
     self, Kind, Partition, Plan, PlannedTarget, RANKS_PER_TARGET, Request, Target,
 };
 use crate::error::{Error, ReportError, Result, SettingError};
-use crate::output::size::{self, human};
 use crate::output::{self, count};
+use crate::size::{self, human};
 use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeSet;

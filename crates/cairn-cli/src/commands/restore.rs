@@ -15,16 +15,16 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::Context;
+use crate::claim::Claim;
 use crate::commands::verify::{check_drained, jobs_in, missing_manifest};
-use crate::create::claim::Claim;
-use crate::create::request::{Request, StoreArguments, checked_persist};
 use crate::create::staging::archived::Archived;
 use crate::create::staging::{self, Origin, Source, Staged};
 use crate::error::{Error, PersistError, Result, SettingError, StoreError};
-use crate::output::size::human;
 use crate::output::{self, count};
+use crate::request::{Request, StoreArguments, checked_persist};
 use crate::settings::archive::{self, ServerArguments};
 use crate::settings::stage_option::{Extent, Stage};
+use crate::size::human;
 
 const EXAMPLES: &str = "\
 Examples:

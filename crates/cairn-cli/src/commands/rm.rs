@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::Context;
-use crate::create::claim::{self, Claim, claim_existing};
+use crate::claim::{self, Claim, claim_existing};
 use crate::drain::drain_state::DrainProgress;
 use crate::drain::drain_with;
 use crate::error::{CopyError, Error, Result, SettingError, StoreError};

@@ -5,10 +5,10 @@ use serde::Serialize;
 use std::path::Path;
 
 use crate::Context;
-use crate::create::claim::Claim;
-use crate::create::request::{Request, StoreArguments};
+use crate::claim::Claim;
 use crate::error::{Error, PersistError, Result, SettingError};
 use crate::output;
+use crate::request::{Request, StoreArguments};
 use crate::settings::checkpoint_options::{self, CheckpointArguments};
 use crate::settings::input_options::{InputRequest, LimitArguments};
 use crate::settings::stage_option::{Extent, Stage};

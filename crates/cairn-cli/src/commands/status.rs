@@ -19,14 +19,14 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 use crate::Context;
-use crate::create::numa::NumaReport;
 use crate::drain::notes::{Checkpoint, Notes};
 use crate::drain::{follow, lag, pace};
 use crate::error::Result;
-use crate::output::size::human;
 use crate::output::{self, count, local_time, ranks};
+use crate::request::numa::NumaReport;
 use crate::run::unserved;
 use crate::settings::{archive, walltime};
+use crate::size::human;
 use crate::store::job_name::JobOrAll;
 use crate::store::{OpenStore, Roots};
 

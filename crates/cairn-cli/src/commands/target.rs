@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::thread::Builder;
 
 use crate::error::{Error, Result, SettingError, TargetError};
-use crate::output::size;
+use crate::size;
 use crate::{Context, output};
 
 /// Default name of the exported subsystem.

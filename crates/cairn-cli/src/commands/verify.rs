@@ -9,17 +9,17 @@ use cairn_job::file::node::Kind;
 use cairn_job::file::path::FilePath;
 use cairn_job::outside::manifest::{Manifest, manifest_name};
 use clap::Args;
-use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
+
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use crate::Context;
+use crate::commands::verify_report::{Damaged, VerifyReport};
 use crate::commands::verify_tier;
 use crate::error::{Error, PersistError, Result, SettingError};
 use crate::output::progress::Progress;
-use crate::output::size::human;
 use crate::output::{self, count};
+use crate::size::human;
 use crate::store::{OpenStore, offline};
 
 const EXAMPLES: &str = "\
@@ -55,49 +55,6 @@ pub struct Arguments {
     /// Verify drained files in this directory instead, with the manifests there
     #[arg(long, value_name = "DIR")]
     persist: Option<PathBuf>,
-}
-
-/// Result of the command.
-#[derive(Debug, Default, Serialize)]
-pub struct VerifyReport {
-    /// Number of regular files examined.
-    pub files: u64,
-    /// Their size in bytes.
-    pub bytes: u64,
-    /// Blocks compared with their checksums (of a store or a tier).
-    pub checked_blocks: u64,
-    /// Blocks without a checksum: a program is writing to them (of a store), or was when the node's
-    /// memory was lost (of a tier).
-    pub open_blocks: u64,
-    /// Intact files whose writer died or could not write everything, or which lost a part (of a
-    /// store).
-    pub unclean_files: u64,
-    /// Files whose data were not brought into the store yet, so that there is nothing to compare
-    /// (of a store or a tier).
-    pub absent_files: u64,
-    /// Whether the manifests say that they are complete (of a persist directory).
-    complete: Option<bool>,
-    /// Damaged files; for a tier, damaged blocks of files.
-    pub damaged: Vec<Damaged>,
-    /// Jobs whose stores still have files with damaged copies, and the number of these files: they
-    /// are drained again (of a persist directory).
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    again: BTreeMap<String, u64>,
-}
-
-/// A damaged or missing file, or a damaged block of a file.
-#[derive(Debug, Serialize)]
-pub struct Damaged {
-    pub path: String,
-    pub reason: String,
-}
-
-impl VerifyReport {
-    /// Number of files with any damage.
-    fn damaged_files(&self) -> u64 {
-        let paths: BTreeSet<&str> = self.damaged.iter().map(|one| one.path.as_str()).collect();
-        paths.len() as u64
-    }
 }
 
 /// Runs the command.

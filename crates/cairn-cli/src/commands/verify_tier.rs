@@ -17,7 +17,7 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use crate::Context;
-use crate::commands::verify::{Damaged, VerifyReport};
+use crate::commands::verify_report::{Damaged, VerifyReport};
 use crate::error::{Error, Result, TierError};
 use crate::output::progress::Progress;
 use crate::store::offline::{self, TierFile};

@@ -9,8 +9,8 @@ use cairn_device::media::medium;
 use cairn_nvme::shared::RemotePath;
 use std::path::{Path, PathBuf};
 
-use crate::create::request::Request;
 use crate::error::Result;
+use crate::request::Request;
 use crate::store::Roots;
 use crate::store::tier::{self, TierPermission, refused_device};
 

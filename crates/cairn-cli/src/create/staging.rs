@@ -14,7 +14,6 @@ mod on_demand;
 pub mod reuse;
 mod site;
 mod sources;
-pub mod tie;
 
 use archived::Archived;
 use cairn_agent::model::job::Job;
@@ -42,12 +41,12 @@ use std::{io, thread};
 use crate::settings::stage_option::{Extent, Stage};
 use crate::store::creation::STAGING;
 
-use crate::create::claim::Claim;
-use crate::drain::checkpoints;
+use crate::claim::Claim;
+use crate::drain::{checkpoints, tie};
 use crate::error::{Error, Result};
 use crate::output::count;
 use crate::output::progress::Progress;
-use crate::output::size::human;
+use crate::size::human;
 use crate::store::local::{self, Expected};
 use crate::store::locate;
 
@@ -173,7 +172,7 @@ impl Origin for Destination {
 fn or_damaged(brought: Result<Brought>, directory: &Destination) -> Result<Brought> {
     match brought {
         Err(Error::Agent(cairn_agent::Error::File { source, .. }) | Error::File { source, .. })
-            if is_of_one_file(&source, directory) =>
+            if directory.blames_one_file(&source) =>
         {
             Ok(Brought::Damaged)
         }
@@ -185,25 +184,6 @@ fn or_damaged(brought: Result<Brought>, directory: &Destination) -> Result<Broug
 fn is_without_room(error: &Error) -> bool {
     use cairn_agent::Error::Store;
     matches!(error, Error::Agent(Store { source: cairn_core::Error::NoSpace, .. }))
-}
-
-/// Whether a read error concerns one file alone. It does not if the directory is gone, or if the
-/// process lacks resources to read anything.
-pub fn is_of_one_file(error: &io::Error, directory: &Destination) -> bool {
-    const OF_ALL: [i32; 10] = [
-        libc::ESTALE,
-        libc::ENODEV,
-        libc::ENOTCONN,
-        libc::ECONNABORTED,
-        libc::ESHUTDOWN,
-        libc::ETIMEDOUT,
-        libc::EHOSTDOWN,
-        libc::EMFILE,
-        libc::ENFILE,
-        libc::ENOMEM,
-    ];
-    let is_of_all = error.raw_os_error().is_some_and(|code| OF_ALL.contains(&code));
-    !is_of_all && directory.is_current() && fs::read_dir(directory.path()).is_ok()
 }
 
 /// What is to be staged.
@@ -330,7 +310,7 @@ pub fn fill(claim: &Claim, source: &Source, extent: Extent, quiet: bool) -> Resu
     checkpoints::adopt(&claim.store, &volumes, &staging.checkpoints())?;
     let staged = staging.staged;
     if source.origin.is_persist_of(&claim.store.job) {
-        let tied = tie::tie(&claim.store, &volumes, &staged);
+        let tied = tie::tie(&claim.store, &volumes, staged.damaged.iter());
         // Files with their data do not need the tie: the agent compares them with the copies, and
         // reports problems of the directory.
         if !staged.later.is_empty() {
@@ -720,33 +700,4 @@ fn bytes(entry: &Entry) -> u64 {
 /// consistent.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Mechanism: every error in reading a file of the persist directory counted as damage of that
-    /// file. Consequence: when the directory vanished while a store was filled, all checkpoints
-    /// were left out, and the program began anew. Fix: an error that does not concern one file
-    /// alone ends the filling.
-    #[test]
-    fn directory_that_vanishes_is_no_damage_of_its_files() {
-        let scratch = std::env::temp_dir().join(format!("cairn-staging-{}", std::process::id()));
-        let path = scratch.join("out");
-        fs::create_dir_all(&path).expect("a scratch directory");
-        let directory = Destination::open(&path, "store").expect("opens");
-        let is_of_one_file = |code| is_of_one_file(&io::Error::from_raw_os_error(code), &directory);
-        for code in [libc::ENOENT, libc::EIO, libc::EACCES] {
-            assert!(is_of_one_file(code), "{code}");
-        }
-        for code in [libc::ESTALE, libc::ENOTCONN, libc::EMFILE] {
-            assert!(!is_of_one_file(code), "{code}");
-        }
-        fs::rename(&path, scratch.join("away")).expect("renames");
-        assert!(!is_of_one_file(libc::ENOENT), "nothing is there any more");
-        fs::create_dir(&path).expect("makes");
-        assert!(!is_of_one_file(libc::ENOENT), "another one is there");
-        fs::remove_dir_all(scratch).expect("removes");
-    }
 }

@@ -28,7 +28,7 @@ use std::path::PathBuf;
 
 use crate::error::{CopyError, Error, Result, SettingError};
 use crate::output::duration;
-use crate::output::size::human;
+use crate::size::human;
 use crate::store::{OpenStore, locate};
 use crate::{Context, output};
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::error::Result;
 use crate::output::count;
-use crate::output::size::human;
+use crate::size::human;
 use crate::store::OpenStore;
 
 /// Regular files of a store, and how many of them are safe.

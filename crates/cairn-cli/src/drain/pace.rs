@@ -2,7 +2,7 @@
 
 use cairn_agent::model::protocol::PaceReport;
 
-use crate::output::size::human;
+use crate::size::human;
 
 /// Returns the limits of the drain, and the slot that it waits for; None if there are none.
 pub fn line(pace: &PaceReport) -> Option<String> {

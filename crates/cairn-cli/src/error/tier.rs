@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 
 use crate::error::exit_code::EXIT_USAGE;
-use crate::output::size;
+use crate::size;
 
 /// A tier of a new store that cannot be made.
 #[derive(Debug, thiserror::Error)]

@@ -1,6 +1,6 @@
 //! Progress of long work: a bar on a terminal, an occasional line in a log.
 
-use crate::output::size::human;
+use crate::size::human;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};

@@ -6,8 +6,9 @@
 //! and dark mode. Whatever a colour says, a dash, a position or a word says, too.
 
 use super::series::Row;
+use crate::output::duration;
 use crate::output::markup::escaped;
-use crate::output::{duration, size};
+use crate::size;
 use std::fmt::Write;
 
 const WIDTH: f64 = 960.0;

@@ -11,9 +11,9 @@ use super::Report;
 use super::chart::{Bar, Chart, Curve, Unit};
 use super::series::{Checkpoint, Found};
 use crate::output::markup::escaped;
-use crate::output::size::human;
 use crate::output::{count, duration, local_time};
 use crate::report::calls::{CallReport, Calls};
+use crate::size::human;
 
 const STYLE: &str = include_str!("style.css");
 /// Maximum number of rows of a table.

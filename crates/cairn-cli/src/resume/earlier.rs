@@ -5,7 +5,7 @@
 
 use cairn_posix::process::rank;
 
-use crate::create::request::Request;
+use crate::request::Request;
 use crate::store::{OpenStore, Roots};
 
 /// Maximum number of jobs that a line names.

@@ -21,11 +21,11 @@ use std::path::Path;
 use std::time::Duration;
 use std::{fs, io};
 
-use crate::create::claim::random_hex;
-use crate::create::request::Request;
+use crate::claim::random_hex;
 use crate::drain::drain_with;
 use crate::error::{Error, Result, ResumeError};
 use crate::output::{self, count};
+use crate::request::Request;
 use crate::store::{OpenStore, offline, survey, tier};
 
 /// Maximum number of files that a message names.

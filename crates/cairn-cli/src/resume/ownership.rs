@@ -7,9 +7,9 @@ use cairn_agent::model::job::Job;
 use cairn_agent::persist::ownership;
 use std::path::PathBuf;
 
-use crate::create::request::Request;
 use crate::error::{Error, PersistError, Result};
 use crate::output::waiting::waited_for;
+use crate::request::Request;
 use crate::settings::stage_option::Stage;
 
 /// Checks the persist directory before a new store of `job` is used, and claims it. With `--fresh`,

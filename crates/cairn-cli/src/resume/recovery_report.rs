@@ -9,7 +9,7 @@ use cairn_agent::persist::manifest_file;
 use cairn_core::InodeId;
 use cairn_job::file::path::FilePath;
 
-use crate::create::claim::Claim;
+use crate::claim::Claim;
 use crate::error::Result;
 use crate::output::count;
 use crate::settings::stage_option::Stage;

@@ -29,7 +29,7 @@ use repair::Repair;
 use std::collections::BTreeMap;
 use unfinished::{Files, Step};
 
-use crate::create::claim::Claim;
+use crate::claim::Claim;
 use crate::drain::checkpoints;
 use crate::error::{Error, Result, ResumeError};
 use crate::output;

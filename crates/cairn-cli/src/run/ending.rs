@@ -15,12 +15,12 @@ use std::path::PathBuf;
 
 use crate::drain::drain_state::DrainProgress;
 use crate::drain::{DrainReport, as_they_are, lag, last_whole, not_complete};
-use crate::output::size::human;
 use crate::output::{count, escaped, quoted, ranks, still_use};
 use crate::report::calls::CallReport;
 use crate::run::real_prefix::Strayed;
 use crate::run::{signals, unserved};
 use crate::settings::archive;
+use crate::size::human;
 use crate::store::{Roots, tier};
 
 /// Maximum number of files that a message names.

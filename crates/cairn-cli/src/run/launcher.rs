@@ -26,10 +26,11 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::create::claim::{Claim, Entrance};
-use crate::create::request::Request;
+use crate::claim::Claim;
+use crate::create::obtain::Entrance;
 use crate::error::{Error, Result, StoreError};
 use crate::output::count;
+use crate::request::Request;
 use crate::store::Roots;
 
 /// Name of the company's file in the store.

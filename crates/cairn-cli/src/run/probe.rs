@@ -14,7 +14,6 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::{fs, io};
 
-use crate::check::self_test;
 use crate::error::{Error, LaunchError, Result};
 use crate::run::launch;
 use crate::store::OpenStore;
@@ -27,9 +26,9 @@ const VARIABLE: &str = "CAIRN_RUN_PROBE";
 pub struct Arguments {
     /// Print all findings as JSON (for `cairn check --self`)
     #[arg(long)]
-    report: bool,
+    pub report: bool,
     /// The mount prefix
-    mount: PathBuf,
+    pub mount: PathBuf,
 }
 
 /// Starts the probe in the job of `store`. Errors: `Unserved`.
@@ -73,10 +72,6 @@ pub fn complaint(said: &[u8]) -> Option<String> {
 /// Runs in the probe process. Returns the exit code; prints the reason of a failure to standard
 /// output.
 pub fn run(arguments: &Arguments) -> i32 {
-    if arguments.report {
-        self_test::report(&arguments.mount);
-        return 0;
-    }
     match find_out(&arguments.mount) {
         Ok(()) => 0,
         Err(reason) => {

@@ -10,7 +10,7 @@ use cairn_job::file::extended::Extended;
 use cairn_job::file::path::FilePath;
 use std::path::{Path, PathBuf};
 
-use crate::create::claim::Claim;
+use crate::claim::Claim;
 use crate::error::{Error, Result, SettingError};
 use crate::store::local;
 

@@ -12,9 +12,9 @@ use serde::Deserialize;
 
 use crate::error::{Error, Result, SettingError};
 use crate::output::progress::Progress;
-use crate::output::size::human;
 use crate::output::{self, count};
 use crate::settings::checkpoint_options::{NumberOrText, every};
+use crate::size::human;
 use crate::store::OpenStore;
 
 /// Region if none is given.

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::error::{Error, Result, SettingError};
 use crate::output::duration;
-use crate::settings::OneOrMore;
+use crate::settings::one_or_more::OneOrMore;
 
 /// Options of checkpoints and files.
 #[derive(Args, Debug, Default)]

@@ -8,8 +8,8 @@ use clap::{Args, ValueEnum};
 use serde::Deserialize;
 
 use crate::error::{Error, Result, SettingError};
-use crate::output::size;
 use crate::settings::walltime;
+use crate::size;
 
 /// Options of the drain.
 #[derive(Args, Debug, Default)]

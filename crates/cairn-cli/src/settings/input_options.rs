@@ -16,8 +16,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::error::{Error, Result, SettingError, StageError};
-use crate::output::{duration, size};
-use crate::settings::OneOrMore;
+use crate::output::duration;
+use crate::settings::one_or_more::OneOrMore;
+use crate::size;
 
 /// How long inputs stay on the node, unless the user says it.
 const LEASE_DEFAULT: Duration = Duration::from_secs(24 * 3600);

@@ -9,7 +9,8 @@ use clap::Args;
 use serde::Deserialize;
 
 use crate::error::{Error, Result, SettingError, TierError};
-use crate::output::{duration, size};
+use crate::output::duration;
+use crate::size;
 use crate::store::tier::{TIER_BYTES_MIN, TierRequest};
 
 /// Expected form of `--retain`, for error messages.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::error::{Error, Result, SettingError};
 use crate::output::duration;
-use crate::output::size::human;
+use crate::size::human;
 
 /// Variable that Slurm sets to the end of the job's time, in seconds since the epoch.
 const SLURM_END: &str = "SLURM_JOB_END_TIME";

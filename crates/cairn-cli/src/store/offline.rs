@@ -21,7 +21,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, FsckError, Result, TierError};
-use crate::output::size;
+use crate::size;
 use crate::store::Roots;
 use crate::store::tier::remote_path;
 

@@ -21,7 +21,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result, SettingError, TierError};
-use crate::output::size;
+use crate::size;
 use crate::store::address::resolve;
 use crate::store::{Roots, placement, refuse};
 

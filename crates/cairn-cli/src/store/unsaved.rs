@@ -13,8 +13,8 @@ use std::path::PathBuf;
 
 use crate::error::Result;
 use crate::output::count;
-use crate::output::size::human;
 use crate::output::waiting::waited_for;
+use crate::size::human;
 use crate::store::OpenStore;
 
 /// Number and size of files.

@@ -5,7 +5,7 @@
 //! byte of an input chooses the parser.
 
 #[allow(dead_code, reason = "only the parser is of interest here")]
-#[path = "../../../cairn-cli/src/output/size.rs"]
+#[path = "../../../cairn-cli/src/size.rs"]
 mod size;
 
 use cairn_agent::model::job::{Job, is_valid_job_name};

@@ -17,7 +17,8 @@ use toml::Spanned;
 use super::export::{self, Place};
 use super::grant::parse_room;
 use crate::error::{Error, Result, SettingError};
-use crate::output::{size, toml_file};
+use crate::output::toml_file;
+use crate::size;
 
 /// Settings of the target itself. Command-line options take precedence.
 #[derive(Debug, Default, Deserialize)]

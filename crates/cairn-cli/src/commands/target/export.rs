@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::{fmt, io};
 
 use crate::error::{Error, SettingError, TargetError};
-use crate::output::size;
+use crate::size;
 
 /// Default size of a logical block.
 pub const BLOCK_BYTES: u64 = 4096;

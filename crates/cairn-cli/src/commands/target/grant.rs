@@ -14,7 +14,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result, SettingError, TargetError};
-use crate::output::size;
+use crate::size;
 use crate::{Context, output};
 
 /// Variable with the path of the control socket.

@@ -20,8 +20,8 @@ use std::time::Duration;
 use crate::commands::status::{FileCounts, SetReport};
 use crate::drain::lag;
 use crate::drain::notes::Checkpoint;
-use crate::output::size::human;
 use crate::output::{count, duration, escaped};
+use crate::size::human;
 
 /// Maximum number of answers that are kept per store.
 const HISTORY_MAX: usize = 240;

@@ -29,14 +29,14 @@ use super::reuse::Reusable;
 use super::site::Site;
 use super::sources::{Found, Outside, open};
 use super::{ALL_RIGHTS, for_each, is_without_room, lock};
-use crate::create::claim::Claim;
+use crate::claim::Claim;
 use crate::drain::checkpoints;
 use crate::error::{Error, Result, StageError};
 use crate::output::progress::Progress;
-use crate::output::size::human;
 use crate::output::{count, duration};
 use crate::settings::input_options::{InputRequest, ReusePolicy};
 use crate::settings::stage_option::Stage;
+use crate::size::human;
 use crate::store::{building, local, locate};
 
 /// Shortest time between two replacements of the record, and how many times as long as one takes.

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::lock;
-use crate::create::claim::Claim;
+use crate::claim::Claim;
 use crate::error::Result;
 use crate::output::waiting::SAID_AFTER;
 

@@ -15,9 +15,8 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use crate::create::staging::is_of_one_file;
 use crate::error::{Error, Result};
-use crate::output::size::human;
+use crate::size::human;
 use crate::store::local::{self, Expected};
 
 /// Mode of a directory without an entry in the manifest.
@@ -75,7 +74,7 @@ pub fn build(
             return Ok(Err(no_room(inner, "nothing more is free")));
         }
         Err(Error::Agent(cairn_agent::Error::File { source, .. }) | Error::File { source, .. })
-            if is_of_one_file(&source, destination) =>
+            if destination.blames_one_file(&source) =>
         {
             source
         }

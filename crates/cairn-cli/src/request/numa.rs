@@ -8,7 +8,7 @@ use cairn_device::memory::numa::Topology;
 use serde::Serialize;
 
 use crate::error::{Error, Result, SettingError, TierError};
-use crate::output::size::human;
+use crate::size::human;
 
 /// Returns the placement for a policy on this machine; the default if `policy` is None. Errors: an
 /// unknown policy, a node that does not exist.

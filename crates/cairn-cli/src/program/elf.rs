@@ -5,8 +5,8 @@
 //!
 //! Does not judge; `check.rs` does.
 
-use crate::check::confined::{self, Failure};
-use crate::check::kernel_calls::{self, KernelCall};
+use crate::program::confined::{self, Failure};
+use crate::program::kernel_calls::{self, KernelCall};
 use object::elf::{self, FileHeader64};
 use object::read::elf::{ElfFile, FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSection, SectionFlags};

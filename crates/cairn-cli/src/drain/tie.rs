@@ -12,17 +12,20 @@ use cairn_core::InodeId;
 use cairn_job::file::node::{Kind, Node, Tree};
 use cairn_job::file::path::FilePath;
 
-use super::Staged;
 use crate::error::Result;
 use crate::store::OpenStore;
 
-/// Ties everything in a new store to its copy in the persist directory. Records there which
-/// copies were found damaged, and in the register which checkpoints exist. Errors: the directory
+/// Ties everything in a new store to its copy in the persist directory. Records there that these
+/// copies were found `damaged`, and in the register which checkpoints exist. Errors: the directory
 /// cannot be read or written.
-pub fn tie(store: &OpenStore, volumes: &[Volume], staged: &Staged) -> Result<()> {
+pub fn tie<'a>(
+    store: &OpenStore,
+    volumes: &[Volume],
+    damaged: impl Iterator<Item = &'a FilePath>,
+) -> Result<()> {
     let Some(persist) = &store.job.persist else { return Ok(()) };
     let mut ledger = Ledger::open(persist, &store.job)?;
-    for path in &staged.damaged {
+    for path in damaged {
         ledger.update(path, |entry| entry.damaged = true);
     }
     tie_files(&mut ledger, volumes, &|_| true)?;

@@ -5,77 +5,51 @@
 //! being removed. A run that holds the lock marks it as a run's. Any other holder only looks at the
 //! store or removes it; a run waits for such a holder, however long that takes on a busy machine.
 
-use cairn_agent::agent::client::Client;
 use cairn_agent::model::directory_id::DirectoryId;
-use cairn_agent::model::job::{AGENT_LOCK, DeviceKind, JOB_FORMAT, Job, RUN_LOCK, Scope, TierSpec};
+use cairn_agent::model::job::{AGENT_LOCK, DeviceKind, JOB_FORMAT, Job, Scope, TierSpec};
 use cairn_agent::model::lock;
 use cairn_agent::persist::destination::Destination;
 use cairn_agent::persist::ledger::Ledger;
 use cairn_agent::persist::manifest_file;
-use cairn_agent::persist::ownership as persist_ownership;
 use cairn_agent::store::memory::Memory;
 use cairn_agent::store::reaper;
 use cairn_agent::store::volume::Volume;
 use cairn_core::{Geometry, HUGEBLOCK_BYTES_DEFAULT, Superblock, TIERS_MAX};
 use cairn_device::media::media_file::Allocation;
-use cairn_device::store::TierLocks;
 use cairn_device::store::namespace::{self, Creation};
-use cairn_device::store::notes::{self, Kind, NOTES_FILE, Note};
+use cairn_device::store::notes::{Kind, NOTES_FILE};
 use cairn_device::{Store, TierPlace};
 use cairn_job::file::mapping::Mapping;
 use cairn_job::outside::manifest::{LogPosition, Manifest};
-use cairn_platform::sys;
 use cairn_posix::process::rank;
 use std::cell::OnceCell;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::SystemTime;
 
-use crate::mount::place;
-use crate::output::waiting::SAID_AFTER;
-use crate::store::creation::{is_abandoned_creation, is_blank, is_described};
+use crate::store::creation::{is_blank, is_described};
 
+use crate::claim::{Claim, lock as lock_for_run, random_bytes, random_hex};
 use crate::create::claimed_tiers::{self, ClaimedTiers};
-use crate::create::request::{
-    Request, address_space_bytes, fit_metadata, fit_segment, shown_mapping,
-};
 use crate::create::staging;
 use crate::drain::checkpoints;
 use crate::error::{Error, PersistError, Result, SettingError, StageError, StoreError, TierError};
-use crate::output::size;
+use crate::request::{Request, address_space_bytes, fit_metadata, fit_segment, shown_mapping};
 use crate::resume::media_rebuild::{self, Failed};
 use crate::resume::restart_check;
 use crate::resume::{ownership, recovery_report};
 use crate::settings::input_options::InputRequest;
 use crate::settings::resume_option::Resume;
 use crate::settings::space::check_quota;
+use crate::size;
 use crate::store::{NODE, OpenStore, Roots, refuse, removal, survey, tier};
 
-/// How long to wait for the run lock of a run, which may be just about to end.
-const LOCK_PATIENCE: Duration = Duration::from_millis(300);
 /// Maximum number of attempts to enter a store that other commands remove meanwhile.
 const ATTEMPTS_MAX: u32 = 8;
-/// Maximum time for an agent to end.
-const AGENT_PATIENCE: Duration = Duration::from_secs(30);
-/// Interval between two checks of a condition that is waited for.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Letters of the random part of a name; letters that look alike are left out.
 const NAME_LETTERS: &[u8] = b"abcdefghjkmnpqrstuvwxyz23456789";
 /// Maximum length of the part of a name that comes from the command.
 const NAME_STEM_MAX: usize = 16;
-
-/// A store that this process uses exclusively.
-pub struct Claim {
-    /// The store.
-    pub store: OpenStore,
-    /// Whether this process created the store, and not from tiers of an earlier store: removing it
-    /// loses nothing.
-    pub is_new: bool,
-    lock: File,
-    /// Locks of its tiers, held once its agent has ended.
-    locks: OnceCell<TierLocks>,
-}
 
 /// How a run enters a store.
 pub struct Entrance<'a> {
@@ -90,7 +64,8 @@ pub struct Entrance<'a> {
 }
 
 /// Entrance of a run without other ranks.
-const ALONE: Entrance<'_> = Entrance { take: &lock, sign: &|_| Ok(()), give_up: &|_, _| () };
+const ALONE: Entrance<'_> =
+    Entrance { take: &lock_for_run, sign: &|_| Ok(()), give_up: &|_, _| () };
 
 /// Metadata that an earlier store has left in a file or on a device.
 #[derive(Clone, Copy)]
@@ -198,7 +173,7 @@ impl Claim {
         request.check_against(&store.job)?;
         request.check_places(&store.job.mount, store.job.persist.as_deref())?;
         if let Some(persist) = &store.job.persist {
-            crate::create::request::checked_persist(persist)?;
+            crate::request::checked_persist(persist)?;
             check_persist(persist, &store.job)?;
         }
         let mut claim = Claim { store, is_new: false, lock, locks: OnceCell::new() };
@@ -299,31 +274,6 @@ impl Claim {
         }
     }
 
-    /// Notes something as programs do.
-    pub fn note(&self, kind: Kind, number: u64, text: Vec<u8>) -> Result<()> {
-        let directory = self.store.directory();
-        let (time_ns, pid) = (sys::now().0, std::process::id());
-        let note = Note { time_ns, pid, rank: None, kind, number, text };
-        let noted = notes::append(Store::open(directory)?.directory().raw(), &note);
-        let failed = |errno: sys::Errno| std::io::Error::from_raw_os_error(errno.0);
-        noted.map_err(failed).map_err(Error::file("write to", &directory.join(NOTES_FILE)))
-    }
-
-    /// Whether a successful run of `command` ends the job: no run of another executable has failed
-    /// and is still to be repeated.
-    pub fn may_end_by(&self, command: &[String]) -> bool {
-        let pending = self.store.job.pending.as_ref();
-        pending.is_none_or(|pending| Job::executable(command).as_ref() == Some(pending))
-    }
-
-    /// Records that no earlier run is left to be repeated.
-    pub fn note_end(&mut self) -> Result<()> {
-        if self.store.job.pending.take().is_some() {
-            self.store.job.save(self.store.directory())?;
-        }
-        Ok(())
-    }
-
     /// Applies changed drain and space options; the agent notices them.
     fn change(&mut self, request: &Request) -> Result<()> {
         let (mut job, space) = (self.store.job.clone(), &request.space);
@@ -333,15 +283,6 @@ impl Claim {
             job.space = space.clone();
         }
         self.save(job)
-    }
-
-    /// Replaces the store's description if it changed.
-    fn save(&mut self, job: Job) -> Result<()> {
-        if job != self.store.job {
-            job.save(self.store.directory())?;
-            self.store.job = job;
-        }
-        Ok(())
     }
 
     /// Creates a new store.
@@ -551,61 +492,6 @@ impl Claim {
         }
         Ok(Some(Kept { path, block_bytes: superblock.geometry.hugeblock_bytes }))
     }
-
-    /// Returns the run lock.
-    pub fn lock(&self) -> &File {
-        &self.lock
-    }
-
-    /// Ends the agent. Returns false if it does not end. The locks of the tiers pass to this claim
-    /// until the store is removed.
-    pub fn end_agent(&self) -> Result<bool> {
-        if self.locks.get().is_none() {
-            let _ = self.locks.set(Store::open(self.store.directory())?.lock_tiers());
-        }
-        let directory = self.store.directory();
-        let has_ended = || Ok((!lock::is_locked(directory, AGENT_LOCK)?).then_some(()));
-        Ok(self.stop_agent_until(has_ended)?.is_some())
-    }
-
-    /// Ends the agent. No other one can start while the returned file is open. Errors: the agent
-    /// does not end.
-    pub fn without_agent(&self) -> Result<File> {
-        let directory = self.store.directory();
-        let lock = self.stop_agent_until(|| Ok(lock::try_lock(directory, AGENT_LOCK)?))?;
-        let late = || std::io::Error::from_raw_os_error(libc::ETIMEDOUT);
-        lock.ok_or_else(|| Error::file("end the agent of", directory)(late()))
-    }
-
-    /// Tells agents to end until `wanted` returns something; None after the time limit.
-    fn stop_agent_until<T>(&self, wanted: impl Fn() -> Result<Option<T>>) -> Result<Option<T>> {
-        let started = Instant::now();
-        loop {
-            let found = wanted()?;
-            if found.is_some() || started.elapsed() >= AGENT_PATIENCE {
-                return Ok(found);
-            }
-            if let Some(mut agent) = Client::connect(self.store.directory()) {
-                // An agent that closes the connection is ending already.
-                let _ = agent.stop();
-            }
-            thread::sleep(LOOK_EVERY);
-        }
-    }
-
-    /// Ends the agent and removes the store with everything in it. Reports which tiers stay.
-    pub fn remove(mut self) -> Result<()> {
-        // Whoever still uses a mount of it sees an empty directory from now on.
-        place::detach(self.store.directory())?;
-        // An agent that does not end finds its store gone and gives up.
-        self.end_agent()?;
-        let job = &self.store.job;
-        job.persist.iter().for_each(|persist| persist_ownership::give_back(persist, job));
-        let locks = self.locks.take().unwrap_or_default();
-        let left = Store::open(self.store.directory())?.remove_locked(locks)?;
-        removal::say_left(&self.store.job.job, &left);
-        Ok(())
-    }
 }
 
 /// A store that is still to be created.
@@ -736,57 +622,6 @@ fn kept_tiers(
     }
 }
 
-/// Removes such a directory. Returns false if it is not one, or if a process is creating a store in
-/// it.
-pub fn remove_unbegun(directory: &Path, job: &str) -> Result<bool> {
-    if !is_abandoned_creation(directory)? {
-        return Ok(false);
-    }
-    let _lock = match take_lock(directory, job) {
-        Err(Error::Store(StoreError::Running { .. })) => return Ok(false),
-        lock => lock?,
-    };
-    let is_one = is_abandoned_creation(directory)?;
-    if is_one {
-        Store::open(directory)?.remove()?;
-    }
-    Ok(is_one)
-}
-
-/// Takes the run lock of a store for a run. Errors: another run has it.
-pub fn lock(directory: &Path, job: &str) -> Result<File> {
-    let lock = take_lock(directory, job)?;
-    lock::mark_as_run(&lock).map_err(Error::file("lock", &directory.join(RUN_LOCK)))?;
-    Ok(lock)
-}
-
-fn take_lock(directory: &Path, job: &str) -> Result<File> {
-    let started = Instant::now();
-    let mut is_said = false;
-    loop {
-        if let Some(lock) = lock::try_lock(directory, RUN_LOCK)? {
-            return Ok(lock);
-        }
-        let waited = started.elapsed();
-        if waited > LOCK_PATIENCE && lock::has_run(directory, RUN_LOCK)? {
-            return Err(Error::Store(StoreError::Running { job: job.to_string() }));
-        }
-        if waited > SAID_AFTER && !is_said {
-            is_said = true;
-            crate::output::say!(
-                "cairn: {job}: waiting for a command that looks at the store, or removes it"
-            );
-        }
-        thread::sleep(LOOK_EVERY);
-    }
-}
-
-/// Takes exclusive use of an existing store, to look at it or remove it.
-pub fn claim_existing(store: OpenStore) -> Result<Claim> {
-    let lock = take_lock(store.directory(), &store.job.job)?;
-    Ok(Claim { store, is_new: false, lock, locks: OnceCell::new() })
-}
-
 /// Returns a name for a job that no store has: part of the command and random letters.
 fn free_name(roots: &Roots, command: &[String]) -> String {
     let program = command.first().map(String::as_str).unwrap_or_default();
@@ -803,25 +638,6 @@ fn free_name(roots: &Roots, command: &[String]) -> String {
             return name;
         }
     }
-}
-
-/// Returns a random identifier, different for every store.
-pub fn random_hex() -> String {
-    random_bytes::<8>().iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn random_bytes<const COUNT: usize>() -> [u8; COUNT] {
-    let mut bytes = [0; COUNT];
-    let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    if filled.is_err() {
-        // Names need not be secret, only unique.
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let mixed = now.as_nanos() ^ u128::from(std::process::id()) << 64;
-        for (byte, mixed) in bytes.iter_mut().zip(mixed.to_le_bytes()) {
-            *byte = mixed;
-        }
-    }
-    bytes
 }
 
 /// Returns the manifest of `job` in a persist directory. An unreadable directory is ignored here,

@@ -2,6 +2,9 @@
 //!
 //! Must stay true: everything that can be refused is refused here, before anything is created.
 
+pub(crate) mod capacity;
+pub(crate) mod numa;
+
 use cairn_agent::model::archive::ArchivePolicy;
 use cairn_agent::model::error::why;
 use cairn_agent::model::job::{Job, Scope, TierSpec};
@@ -27,17 +30,16 @@ use std::{fs, io};
 
 use crate::output::waiting::waited_for;
 
-use crate::create::capacity::{ADDRESSES_SEGMENT_SHARE, Room};
-use crate::create::numa;
 use crate::error::{Error, MountError, Result, SettingError, TierError};
 use crate::mount::place::{Hidden, hidden_by};
-use crate::output::size;
+use crate::request::capacity::{ADDRESSES_SEGMENT_SHARE, Room};
 use crate::settings::RunSettings;
 use crate::settings::drain_options::DrainRequest;
 use crate::settings::input_options::{InputRequest, path_in_store};
 use crate::settings::resume_option::Resume;
 use crate::settings::space::Quota;
 use crate::settings::stage_option::Stage;
+use crate::size;
 use crate::store::tier::{self, TierPermission, TierRequest};
 use crate::store::{Roots, check_job_name};
 

@@ -8,7 +8,7 @@
 //! Invariant: the kernel refuses every call that is not listed here (seccomp), whatever the file
 //! is.
 
-use crate::check::seccomp::{self, Filter, Forbidden};
+use crate::program::seccomp::{self, Filter, Forbidden};
 use std::io::{self, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};

@@ -14,7 +14,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::error::{Error, Result, TierError};
-use crate::output::size;
+use crate::size;
 use crate::store::refuse;
 use crate::store::tier::{self, TIER_BYTES_MIN, TierRequest};
 
