@@ -223,7 +223,11 @@ impl Drainer {
         if told.succeeded.is_some() {
             self.ended_run = self.job.runs;
         }
-        self.checkpoints()?.note_end(told)?;
+        let checkpoints = self.checkpoints()?;
+        if reason.is_asked() {
+            checkpoints.look_anew();
+        }
+        checkpoints.note_end(told)?;
         let mut stored_to = HashSet::new();
         let mut attempts = 1..=ATTEMPTS;
         loop {

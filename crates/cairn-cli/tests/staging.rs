@@ -214,13 +214,12 @@ fn first_run_of_a_job_has_nothing_to_bring_in() {
 fn store_whose_filling_was_cut_off_is_filled_anew() {
     let sandbox = drained();
     let out = sandbox.out().display().to_string();
-    sandbox.cairn(&["restore", &out]).succeeds();
+    sandbox.cairn(&["restore", &out, "--newest"]).succeeds();
     // The state after a kill: a part is there, and the mark.
     fs::write(sandbox.store("job").join("staging"), "").expect("writes");
-    sandbox.cairn(&["exec", "--job", "job", "--", "bash", "-c", "rm /cairn/ckpt-3/b"]).succeeds();
-    staged(&sandbox, SHOW)
-        .succeeds()
-        .prints("ckpt-3 a b 33\ninput\nz\n26\nckpt-3 input link many ");
+    let run = ["run", "--job", "job", "--persist", &out, "--stage", "--", "bash", "-c", SHOW];
+    let all = "ckpt-1 a b 11\nckpt-2 a b 22\nckpt-3 a b 33\ninput\nz\n26\nckpt-1 ckpt-2 ckpt-3 input link many ";
+    sandbox.cairn(&run).succeeds().prints(all);
 }
 
 #[test]

@@ -31,6 +31,7 @@ use crate::agent::{
 };
 use crate::drain::{Drainer, Reason};
 use crate::image::Image;
+use crate::model::clock::processor_time;
 use crate::model::drain_task::{DrainTask, Wanted};
 use crate::model::error::Result;
 use crate::model::job::{AGENT_LOCK, AGENT_LOG, Description, Job};
@@ -457,12 +458,6 @@ impl DrainLoop<'_> {
         let took = started.elapsed().as_millis();
         log::say(Level::Debug, format_args!("looked at all files, and copied, in {took} ms"));
     }
-}
-
-/// Returns the processor time of this thread.
-fn processor_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
 /// Returns free memory of the allocator to the system. After a pass over many files this is most of

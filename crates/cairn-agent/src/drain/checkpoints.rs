@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::model::clock::processor_time;
 use crate::model::drain_task::{DrainTask, Wanted};
 
 use crate::checkpoint::quarantine::{Places, Repair};
@@ -42,9 +43,9 @@ use cairn_job::file::node::{Kind, Node, Tree};
 use cairn_job::file::path::FilePath;
 use cairn_job::outside::manifest::Manifest;
 
-/// A look that takes less than this stands for no other one.
+/// A look that takes less processor time than this stands for no other one.
 const LONG_LOOK: Duration = Duration::from_millis(100);
-/// Factor on the time that a look took, for which it stands.
+/// Factor on this time, for which it stands.
 const STANDS_FACTOR: u32 = 9;
 
 /// The checkpoints of one store.
@@ -321,6 +322,11 @@ impl Checkpoints {
         Cow::Owned(complete)
     }
 
+    /// Makes the next look one of its own: somebody asks.
+    pub fn look_anew(&mut self) {
+        self.standing = None;
+    }
+
     /// Looks at the files, all as they were at one moment.
     pub fn look(&mut self, groves: &[NamespaceTree<'_>], told: DrainTask) -> Result<View> {
         let is_under_way = std::mem::take(&mut self.run_was_seen) || self.is_run_under_way();
@@ -341,19 +347,17 @@ impl Checkpoints {
             self.alive_ns = now().0;
         }
         let state = (self.runs, is_under_way);
-        let standing = self.standing.take_if(|look| {
-            told != DrainTask::default() || look.run != state || look.until <= Instant::now()
-        });
-        drop(standing);
+        let is_over = |look: &mut Standing| look.run != state || look.until <= Instant::now();
+        drop(self.standing.take_if(is_over));
         if let Some(Standing { until, order, unfinished, .. }) = &self.standing {
             let (order, unfinished) = (Arc::clone(order), unfinished.clone());
             let look_again = Some(*until);
             return Ok(View { order, unfinished, look_again, ..View::default() });
         }
         self.note_end(told)?;
-        let began = Instant::now();
+        let worked = processor_time();
         let view = self.look_at(groves, course, told)?;
-        let took = began.elapsed();
+        let took = processor_time().saturating_sub(worked);
         let only_orders = view.held.is_empty() && view.repair.is_none() && !view.is_of_all;
         if took >= LONG_LOOK && only_orders && self.rules.wants_all() && !self.has_purposes()? {
             let (order, unfinished) = (Arc::clone(&view.order), view.unfinished.clone());

@@ -27,9 +27,8 @@ fn order_is_that_of_the_writer_however_often_it_is_looked_while_files_close() {
     let volumes = [Arc::clone(&store.volume)];
     let mut drainer = Drainer::new(&store.path, store.job.clone());
     let looks = AtomicU64::new(1);
-    let mut look = || {
+    let mut look = |reason: Reason| {
         looks.fetch_add(1, Ordering::Relaxed);
-        let reason = Reason::Routine;
         drainer.pass(&volumes, true, reason, &Meter::default()).expect("passes");
         steps(drainer.known())
     };
@@ -56,10 +55,10 @@ fn order_is_that_of_the_writer_however_often_it_is_looked_while_files_close() {
             fs.release(caller.slot, before, now()).expect("closes");
         });
         while !writer.is_finished() {
-            look();
+            look(Reason::Routine);
         }
     });
-    let found = look();
+    let found = look(Reason::Asked(DrainTask::default()));
     let wrong: Vec<&[u64]> = found.windows(2).filter(|pair| pair[0] > pair[1]).collect();
     assert_eq!((found.len() as u64, wrong), (STEPS, Vec::new()));
 }

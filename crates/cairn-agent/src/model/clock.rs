@@ -1,6 +1,7 @@
-//! Formats times as text.
+//! Times as text, and the processor time of a thread.
 
 use cairn_core::Timestamp;
+use std::time::Duration;
 
 /// Formats a time as RFC 3339, in UTC, with nanoseconds.
 pub fn utc_time(time: Timestamp) -> String {
@@ -19,6 +20,12 @@ pub fn utc_time(time: Timestamp) -> String {
         parts.tm_sec,
         nanoseconds
     )
+}
+
+/// Returns the processor time of this thread.
+pub fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
 #[cfg(test)]
