@@ -216,3 +216,23 @@ fn node_is_lost_while_a_log_continues_the_manifest_then_the_last_cut_comes_back(
     assert_eq!(logs(), [""; 0], "the manifest is one file again");
     assert_eq!(sandbox.manifest("many")["everything"], true);
 }
+
+/// Mechanism: see `holes_of_any_length_are_as_many_shorter_ones`.
+#[test]
+fn sparse_file_longer_than_any_tier_arrives_as_it_is_and_one_too_long_for_the_disk_alone_stays() {
+    let sandbox = Sandbox::new();
+    let script =
+        "echo result >/cairn/result; truncate -s 1T /cairn/sparse; echo end >>/cairn/sparse";
+    sandbox.run("job", script).succeeds().says("store removed");
+    let copy = fs::metadata(sandbox.out().join("sparse")).expect("is drained");
+    assert_eq!(copy.len(), (1 << 40) + 4);
+    assert!(copy.blocks() < 1 << 20, "the hole is one outside, too");
+    assert_eq!(sandbox.drained("result"), "result\n");
+    let sandbox = Sandbox::new();
+    let script = "echo more >/cairn/more; truncate -s 64T /cairn/longest";
+    let ran = sandbox.run("other", script);
+    let is_there = sandbox.out().join("longest").exists();
+    assert_eq!(ran.code, Some(if is_there { 0 } else { 75 }), "{}", ran.stderr);
+    assert!(is_there || ran.stderr.contains("longest"), "{}", ran.stderr);
+    assert_eq!(sandbox.drained("more"), "more\n");
+}
