@@ -74,7 +74,7 @@ fn rate_is_asked_for_every_byte_and_waited_for_as_long_as_it_says() {
 fn file_that_is_removed_while_it_is_drained_makes_room_for_the_next_one() {
     let sandbox = Sandbox::new();
     // Much slower than the waits here: the whole file takes minutes, and each part more than one.
-    let script = r#"cd /cairn; head -c 12M /dev/zero >old; until ls -A "$OUT" | grep -q old; do sleep 0.01; done
+    let script = r#"cd /cairn; head -c 12M /dev/zero >old; until [ -s "$(echo "$OUT"/.cairn-*.new/*)" ]; do sleep 0.01; done
         rm old; for i in {1..100}; do head -c 8M /dev/zero >new && exit; sleep 0.1; done; exit 9"#;
     let out = sandbox.out();
     let persist = out.to_str().expect("UTF-8");
