@@ -347,7 +347,9 @@ impl Checkpoints {
             self.alive_ns = now().0;
         }
         let state = (self.runs, is_under_way);
-        let is_over = |look: &mut Standing| look.run != state || look.until <= Instant::now();
+        let only_orders = self.only_orders()?;
+        let is_over =
+            |look: &mut Standing| !only_orders || look.run != state || look.until <= Instant::now();
         drop(self.standing.take_if(is_over));
         if let Some(Standing { until, order, unfinished, .. }) = &self.standing {
             let (order, unfinished) = (Arc::clone(order), unfinished.clone());
@@ -358,8 +360,7 @@ impl Checkpoints {
         let worked = processor_time();
         let view = self.look_at(groves, course, told)?;
         let took = processor_time().saturating_sub(worked);
-        let only_orders = view.held.is_empty() && view.repair.is_none() && !view.is_of_all;
-        if took >= LONG_LOOK && only_orders && self.rules.wants_all() && !self.has_purposes()? {
+        if took >= LONG_LOOK && only_orders && !view.is_of_all {
             let (order, unfinished) = (Arc::clone(&view.order), view.unfinished.clone());
             let until = Instant::now() + took * STANDS_FACTOR;
             self.standing = Some(Standing { until, run: state, order, unfinished });
@@ -367,6 +368,13 @@ impl Checkpoints {
         let ended = if told.succeeded.is_some() { self.runs } else { ended };
         self.register.end_run(ended, now().0);
         Ok(view)
+    }
+
+    /// Whether labels only order copies: nothing is withheld, and no repair is under way. Errors: the
+    /// notes of programs, or of a repair, cannot be read.
+    fn only_orders(&self) -> Result<bool> {
+        let withholds = !self.rules.wants_all() || self.has_purposes()?;
+        Ok(!withholds && Repair::load(&self.store)?.is_none())
     }
 
     /// Records that the run succeeded, if `told` says so. It is saved first: if a later step fails,
@@ -671,4 +679,50 @@ fn unfinished(sets: &[Set], run: Run) -> Vec<Unfinished> {
         is_unknown: reason.leaves_open(),
     };
     told.map(plain).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_store::{TestStore, path};
+    use cairn_device::Store;
+    use cairn_device::store::notes::Kind as NoteKind;
+    use cairn_device::store::notes::append;
+
+    /// A look that stands for others must not stand for what a program says after it: a file that
+    /// was declared temporary would be drained.
+    #[test]
+    fn look_stands_for_others_until_labels_may_withhold_something() {
+        let store = TestStore::new();
+        store.write("f.1", b"state", 0o644, 1);
+        let root = FilePath::root();
+        let mut checkpoints = Checkpoints::open(&store.path, &store.job).expect("opens");
+        let stands = |checkpoints: &mut Checkpoints| {
+            checkpoints.standing = Some(Standing {
+                until: Instant::now() + Duration::from_secs(3600),
+                run: (store.job.runs, false),
+                order: Arc::new(HashMap::from([(path("stands"), 0)])),
+                unfinished: Vec::new(),
+            });
+            let tree = store.volume.tree().expect("reads");
+            let view = checkpoints.look(&[(&root, &tree)], DrainTask::default()).expect("looks");
+            (view.order.contains_key(&path("stands")), view.unwanted.contains(&path("f.1")))
+        };
+        assert_eq!(stands(&mut checkpoints), (true, false));
+        checkpoints.runs += 1;
+        assert_eq!(stands(&mut checkpoints), (false, false), "another run");
+        checkpoints.runs -= 1;
+        // The third hint is that a file is temporary.
+        let note = Note {
+            time_ns: 1,
+            pid: 1,
+            rank: None,
+            kind: NoteKind::Hint,
+            number: 3,
+            text: b"/cairn/f.1".to_vec(),
+        };
+        let directory = Store::open(&store.path).expect("opens");
+        append(directory.directory().raw(), &note).expect("there is room");
+        assert_eq!(stands(&mut checkpoints), (false, true));
+    }
 }
