@@ -642,6 +642,7 @@ impl Ledger {
                 true => ownership::write_claim(&self.destination, &self.manifest)?,
                 false => manifest_file::commit(&self.manifest, &self.destination)?,
             }
+            manifest_log::sweep(&self.destination, &self.manifest.job, None);
         }
         self.on_disk = self.destination.look(&path)?;
         Ok(())
@@ -755,10 +756,12 @@ impl Ledger {
     /// Replaces the manifest on disk, which a log continues from then on if it `is_to_have_log`.
     fn write(&mut self, is_to_have_log: bool) -> Result<()> {
         self.log = None;
-        let log = is_to_have_log.then(|| ManifestLog::begin(&self.destination, &self.manifest));
-        let log = log.transpose()?.map(|log| (log, self.manifest.files.len()));
-        let turn = log.as_ref().map(|_| self.manifest.turn);
-        let had_log = std::mem::replace(&mut self.manifest.log, turn).is_some();
+        let (turn, store) = (self.manifest.turn, &self.manifest.store);
+        let name = is_to_have_log.then(|| format!("{turn}-{store}"));
+        let begin = |name: &String| ManifestLog::begin(&self.destination, &self.manifest, name);
+        let log = name.as_ref().map(begin).transpose()?;
+        let log = log.map(|log| (log, self.manifest.files.len()));
+        let had_log = std::mem::replace(&mut self.manifest.log, name).is_some();
         manifest_file::commit(&self.manifest, &self.destination)?;
         self.on_disk = self.destination.look(&manifest_path(&self.manifest.job))?;
         if had_log {

@@ -40,10 +40,9 @@ enum Next<'a> {
 }
 
 impl ManifestLog {
-    /// Makes the empty log of `manifest`, which is about to be written, after its turn. Errors: it
-    /// cannot be made.
-    pub fn begin(destination: &Destination, manifest: &Manifest) -> Result<ManifestLog> {
-        let name = log_path(manifest, manifest.turn);
+    /// Makes the empty log of `manifest`, which is about to be written. Errors: it cannot be made.
+    pub fn begin(destination: &Destination, manifest: &Manifest, log: &str) -> Result<ManifestLog> {
+        let name = log_path(&manifest.job, log);
         let file = destination.create_file(&name, 0o644)?;
         Ok(ManifestLog { file, path: destination.full_path(&name), bytes: 0 })
     }
@@ -71,8 +70,8 @@ impl ManifestLog {
 /// Reads the log of `manifest` into it, if it has one. Errors: it cannot be read;
 /// `ManifestDamaged`.
 pub fn replay(destination: &Destination, manifest: &mut Manifest) -> Result<()> {
-    let Some(turn) = manifest.log else { return Ok(()) };
-    let name = log_path(manifest, turn);
+    let Some(log) = &manifest.log else { return Ok(()) };
+    let name = log_path(&manifest.job, log);
     let path = destination.full_path(&name);
     let mut text = Vec::new();
     let mut file = destination.open_file(&name)?;
@@ -95,7 +94,7 @@ pub fn replay(destination: &Destination, manifest: &mut Manifest) -> Result<()> 
 
 /// Removes the logs of `job` except that of `kept`. A failure is ignored: nobody reads them.
 pub fn sweep(destination: &Destination, job: &str, kept: Option<&Manifest>) {
-    let kept = kept.and_then(|manifest| Some(log_path(manifest, manifest.log?)));
+    let kept = kept.and_then(|manifest| Some(log_path(job, manifest.log.as_ref()?)));
     let names = destination.list(&FilePath::root()).unwrap_or_default().into_iter();
     for (name, _) in names.filter(|(name, _)| is_log_name(name, job)) {
         let path = FilePath::root().join(&name);
@@ -105,9 +104,8 @@ pub fn sweep(destination: &Destination, job: &str, kept: Option<&Manifest>) {
     }
 }
 
-fn log_path(manifest: &Manifest, turn: u64) -> FilePath {
-    let name = log_name(&manifest.job, &manifest.store, turn);
-    FilePath::root().join(name.as_bytes())
+fn log_path(job: &str, log: &str) -> FilePath {
+    FilePath::root().join(log_name(job, log).as_bytes())
 }
 
 fn head(text: &[u8]) -> String {
@@ -160,8 +158,8 @@ mod tests {
         let mut manifest = Manifest::new("melt", "0123", "/cairn");
         manifest.files.insert(path("kept"), link("a"));
         manifest.files.insert(path("gone"), link("b"));
-        manifest.log = Some(0);
-        let mut log = ManifestLog::begin(&destination, &manifest).expect("begins");
+        manifest.log = Some("0-0123".to_string());
+        let mut log = ManifestLog::begin(&destination, &manifest, "0-0123").expect("begins");
         let mut states = vec![manifest.clone()];
         for turn in 1..=3 {
             manifest.turn = turn;

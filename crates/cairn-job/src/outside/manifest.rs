@@ -41,9 +41,9 @@ pub fn manifest_name(job: &str) -> String {
     format!("cairn-manifest.{job}.json")
 }
 
-/// Name of the log that continues the manifest of `job` as `store` wrote it after this turn.
-pub fn log_name(job: &str, store: &str, turn: u64) -> String {
-    format!("cairn-manifest.{job}.{turn}-{store}.log")
+/// Name of the log that continues the manifest of `job` and is called `log` there.
+pub fn log_name(job: &str, log: &str) -> String {
+    format!("cairn-manifest.{job}.{log}.log")
 }
 
 /// Whether a name is that of a log of the manifest of `job`.
@@ -202,9 +202,10 @@ pub struct Manifest {
     /// Number of the turn that brought the last cut, see `journal.rs`.
     #[serde(default)]
     pub turn: u64,
-    /// The turn in the name of the log that continues it, see [`log_name`]; None if it is whole.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub log: Option<u64>,
+    /// What the log that continues it is called: the turn after which it begins, and the store, see
+    /// [`log_name`]. None if it is whole.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "read_log")]
+    pub log: Option<String>,
     /// Position in the log that the cut does not go beyond, if the store has a durable log: what a
     /// store that is recovered from it lacks was removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -382,6 +383,16 @@ fn no_checksum() -> String {
 /// Reads the checksum of a file: `text` computes it anew.
 fn forget_checksum<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     String::deserialize(deserializer).map(|_| no_checksum())
+}
+
+/// Reads what a log is called: it leads to no other directory.
+fn read_log<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    let log = String::deserialize(deserializer)?;
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    match log.bytes().all(is_plain) {
+        true => Ok(Some(log)),
+        false => Err(D::Error::custom("its log has a strange name")),
+    }
 }
 
 /// Returns where the digits of the checksum are in the text of a manifest. They come before any

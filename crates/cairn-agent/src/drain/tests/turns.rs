@@ -375,6 +375,22 @@ fn next_store_of_the_job_finishes_the_turn_and_knows_what_is_there() {
     });
 }
 
+/// Mechanism: the name of a log was made of the turn and of the store that had opened the manifest.
+/// Consequence: a later store of the job took the log of the one before for a leftover, and removed
+/// it while the manifest still went on in it. Fix: the manifest says what its log is called.
+#[test]
+fn log_of_an_earlier_store_stays_until_the_manifest_is_written_without_it() {
+    let world = World::changed(&Mapping::default());
+    let log = || manifest_file::load(&mut world.destination(), &world.job.job).expect("loads");
+    let before = log().expect("is there");
+    assert!(before.log.is_some(), "there are enough entries");
+    let mut job = world.job.clone();
+    job.store = "another".to_string();
+    let ledger = Ledger::open(&world.out(), &job).expect("opens");
+    ledger.sweep(&[]).expect("sweeps");
+    assert_eq!(log(), Some(before));
+}
+
 #[test]
 fn what_an_agent_that_died_has_placed_goes_when_the_program_removes_it() {
     after_each_death(|world, when| {
