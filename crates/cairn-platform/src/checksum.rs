@@ -265,8 +265,8 @@ mod tests {
         })
     }
 
-    /// Mechanism: lengths from 2^40 on were refused by an assertion. Consequence: a sparse file of 1
-    /// TiB, or of more, ended each agent that looked at it: nothing of the job was drained. Fix:
+    /// Mechanism: lengths from 2^40 on were refused by an assertion. Consequence: a sparse file of
+    /// 1 TiB, or of more, ended each agent that looked at it: nothing of the job was drained. Fix:
     /// such lengths have a way of their own.
     #[test]
     fn holes_of_any_length_are_as_many_shorter_ones() {

@@ -370,8 +370,8 @@ impl Checkpoints {
         Ok(view)
     }
 
-    /// Whether labels only order copies: nothing is withheld, and no repair is under way. Errors: the
-    /// notes of programs, or of a repair, cannot be read.
+    /// Whether labels only order copies: nothing is withheld, and no repair is under way. Errors:
+    /// the notes of programs, or of a repair, cannot be read.
     fn only_orders(&self) -> Result<bool> {
         let withholds = !self.rules.wants_all() || self.has_purposes()?;
         Ok(!withholds && Repair::load(&self.store)?.is_none())
