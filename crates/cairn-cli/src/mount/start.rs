@@ -39,6 +39,10 @@ pub fn mount(store: &OpenStore, place: Option<&Path>, allow_other: bool) -> Resu
     if ended.status.success() {
         return Ok(place);
     }
+    if !is_made && !place.exists() {
+        // The keeper of a mount that has just ended took its directory away meanwhile.
+        return mount(store, Some(&place), allow_other);
+    }
     let said = String::from_utf8_lossy(&ended.stderr).trim().to_string();
     let reason = match said.trim_start_matches("cairn: ") {
         "" => format!("cannot mount at {}: {}", place.display(), ended.status),
