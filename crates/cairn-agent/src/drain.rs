@@ -672,19 +672,21 @@ impl Drainer {
             }
         });
         let survey = survey.map_err(volume.error("look at the files of", &FilePath::root()))?;
+        let mut failed = HashMap::new();
         for (inode, version) in closed {
             match volume.seal(&FilePath::root(), inode) {
                 Ok(true) => drop(sealed.insert(inode.0, version)),
                 // The file was written to or removed meanwhile.
                 Ok(false) | Err(Error::Store { source: cairn_core::Error::NotFound, .. }) => {}
-                Err(error) => {
-                    let mut tree = volume.tree()?.into_iter();
-                    let found = tree.find(|(_, node)| node.inode == inode.0);
-                    let Some((path, _)) = found else { continue };
-                    let reason = error.to_string();
-                    self.unsealed.push(Failed { path, reason, quarantined: false });
-                }
+                Err(error) => drop(failed.insert(inode.0, error.to_string())),
             }
+        }
+        if !failed.is_empty() {
+            let named = volume.tree()?.into_iter();
+            self.unsealed.extend(named.filter_map(|(path, node)| {
+                let reason = failed.remove(&node.inode)?;
+                Some(Failed { path, reason, quarantined: false })
+            }));
         }
         if sealed.len() as u64 > 2 * survey.files + 1024 {
             // Most entries belong to files that are gone. The others are found sealed again at
@@ -719,6 +721,11 @@ impl Drainer {
             Some(ledger) => ledger.distrust(paths),
             None => Ok(()),
         }
+    }
+
+    /// Writes the manifest as one file: this agent ends.
+    pub fn fold_manifest(&mut self) -> Result<()> {
+        self.ledger.as_mut().map_or(Ok(()), Ledger::fold)
     }
 
     /// Opens the persist directory if no pass has opened it yet.

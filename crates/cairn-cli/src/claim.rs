@@ -1,6 +1,9 @@
 //! A store that a command uses exclusively: its run lock, its agent, its description.
 //!
-//! Must stay true: no other run has the store while the claim lives, unless it joined this one.
+//! Must stay true: one `cairn run` at a time uses a store (`run.lock`). A store is removed only
+//! after its agent has ended, so that nobody drains files that are being removed. A run that holds
+//! the lock marks it as a run's. Any other holder only looks at the store or removes it; a run
+//! waits for such a holder, however long that takes on a busy machine.
 //!
 //! Does not make stores nor resume them; `create/obtain.rs` does.
 
@@ -38,12 +41,17 @@ pub struct Claim {
     /// Whether this process created the store, and not from tiers of an earlier store: removing it
     /// loses nothing.
     pub is_new: bool,
-    pub(crate) lock: File,
+    lock: File,
     /// Locks of its tiers, held once its agent has ended.
-    pub(crate) locks: OnceCell<TierLocks>,
+    locks: OnceCell<TierLocks>,
 }
 
 impl Claim {
+    /// Returns the claim of whoever has the run lock of `store`.
+    pub fn of(store: OpenStore, is_new: bool, lock: File) -> Claim {
+        Claim { store, is_new, lock, locks: OnceCell::new() }
+    }
+
     /// Notes something as programs do.
     pub fn note(&self, kind: Kind, number: u64, text: Vec<u8>) -> Result<()> {
         let directory = self.store.directory();
@@ -134,8 +142,8 @@ impl Claim {
     }
 }
 
-/// Removes such a directory. Returns false if it is not one, or if a process is creating a store in
-/// it.
+/// Removes the directory of a store whose creation was cut off. Returns false if it is not one, or
+/// if a process is creating a store in it.
 pub fn remove_unbegun(directory: &Path, job: &str) -> Result<bool> {
     if !is_abandoned_creation(directory)? {
         return Ok(false);
@@ -182,7 +190,7 @@ fn take_lock(directory: &Path, job: &str) -> Result<File> {
 /// Takes exclusive use of an existing store, to look at it or remove it.
 pub fn claim_existing(store: OpenStore) -> Result<Claim> {
     let lock = take_lock(store.directory(), &store.job.job)?;
-    Ok(Claim { store, is_new: false, lock, locks: OnceCell::new() })
+    Ok(Claim::of(store, false, lock))
 }
 
 /// Returns a random identifier, different for every store.
@@ -190,6 +198,7 @@ pub fn random_hex() -> String {
     random_bytes::<8>().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// Returns bytes that are hardly ever the same twice.
 pub fn random_bytes<const COUNT: usize>() -> [u8; COUNT] {
     let mut bytes = [0; COUNT];
     let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());

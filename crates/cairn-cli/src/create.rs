@@ -1,5 +1,4 @@
-//! Obtains a store for a run: interprets the request, finds space for it, and creates the store or
-//! takes over an existing one.
+//! Obtains a store for a run: makes and fills a new one, or takes over an existing one.
 
 pub(crate) mod claimed_tiers;
 pub(crate) mod obtain;

@@ -195,7 +195,7 @@ fn node_is_lost_while_a_log_continues_the_manifest_then_the_last_cut_comes_back(
     let logs = || {
         let names = fs::read_dir(&out).expect("lists").flatten().map(|entry| entry.file_name());
         let names = names.map(|name| name.into_string().expect("UTF-8"));
-        names.filter(|name| name.ends_with(".log")).collect::<Vec<_>>()
+        names.filter(|name| name.ends_with(".changes")).collect::<Vec<_>>()
     };
     let is_whole = || out.join("d/1100").exists() && logs().len() == 1;
     eventually("all are outside", || sandbox.work().join("made").exists() && is_whole());

@@ -278,6 +278,8 @@ fn drain_loop(shared: &Shared) {
     while !shared.is_stopping() {
         drain.turn();
     }
+    let folded = drain.drainer.fold_manifest();
+    drain.complaints.note("write the manifest as one file", folded);
 }
 
 impl DrainLoop<'_> {

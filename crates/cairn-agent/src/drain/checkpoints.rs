@@ -347,20 +347,18 @@ impl Checkpoints {
             self.alive_ns = now().0;
         }
         let state = (self.runs, is_under_way);
-        let only_orders = self.only_orders()?;
-        let is_over =
-            |look: &mut Standing| !only_orders || look.run != state || look.until <= Instant::now();
-        drop(self.standing.take_if(is_over));
-        if let Some(Standing { until, order, unfinished, .. }) = &self.standing {
+        let standing = self.standing.take();
+        let standing = standing.filter(|look| look.run == state && look.until > Instant::now());
+        if let Some(look) = standing.filter(|_| self.only_orders().unwrap_or(false)) {
+            let Standing { until, ref order, ref unfinished, .. } = *self.standing.insert(look);
             let (order, unfinished) = (Arc::clone(order), unfinished.clone());
-            let look_again = Some(*until);
-            return Ok(View { order, unfinished, look_again, ..View::default() });
+            return Ok(View { order, unfinished, look_again: Some(until), ..View::default() });
         }
         self.note_end(told)?;
         let worked = processor_time();
         let view = self.look_at(groves, course, told)?;
         let took = processor_time().saturating_sub(worked);
-        if took >= LONG_LOOK && only_orders && !view.is_of_all {
+        if took >= LONG_LOOK && !view.is_of_all && self.only_orders()? {
             let (order, unfinished) = (Arc::clone(&view.order), view.unfinished.clone());
             let until = Instant::now() + took * STANDS_FACTOR;
             self.standing = Some(Standing { until, run: state, order, unfinished });

@@ -562,8 +562,9 @@ impl Destination {
         }
         let ways = ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH;
         match rustix::fs::openat2(&self.root, place.as_os_str(), DIRECTORY, Mode::empty(), ways) {
-            // An old kernel, or a container that knows no such call.
-            Err(Errno::NOSYS | Errno::PERM) => self.walk_by_steps(place),
+            // An old kernel, a container that knows no such call, or a path that is too long for
+            // one.
+            Err(Errno::NOSYS | Errno::PERM | Errno::NAMETOOLONG) => self.walk_by_steps(place),
             opened => opened,
         }
     }
@@ -723,6 +724,23 @@ mod tests {
         destination.create_temporary(&long).expect("creates").keep();
         destination.publish(&long).expect("publishes");
         assert!(destination.look(&long).expect("looks").is_some());
+    }
+
+    /// Mechanism: a directory was opened by one call, with its whole path. Consequence: nothing
+    /// arrived where the path is longer than one call takes. Fix: such a path is walked by steps.
+    #[test]
+    fn path_that_is_longer_than_a_call_takes_is_reached() {
+        let scratch = Scratch::new("deep");
+        let destination = scratch.open();
+        let mut deep = FilePath::root();
+        while deep.as_bytes().len() <= libc::PATH_MAX as usize {
+            deep = deep.join(&[b'd'; 250]);
+            destination.make_directory(&deep, 0o755).expect("makes");
+        }
+        let file = deep.join(b"f");
+        destination.create_temporary(&file).expect("creates").keep();
+        destination.publish(&file).expect("publishes");
+        assert!(destination.look(&file).expect("looks").is_some());
     }
 
     #[test]

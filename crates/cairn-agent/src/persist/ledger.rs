@@ -7,6 +7,8 @@
 //!
 //! Does not decide what is to be there; `drain/sequence.rs` does.
 
+mod carrying_out;
+
 use crate::model::error::{Error, Result};
 use crate::model::job::Job;
 use crate::model::log;
@@ -16,7 +18,6 @@ use crate::persist::manifest_log::{self, ManifestLog};
 use crate::persist::{journal, manifest_file, ownership};
 use cairn_job::checkpoint::name::Name;
 use cairn_job::checkpoint::sets::register;
-use cairn_job::file::extended::{Carried, Extended};
 use cairn_job::file::node::{Kind, Node};
 use cairn_job::file::path::FilePath;
 use cairn_job::outside::found::{Found, same_time};
@@ -24,7 +25,7 @@ use cairn_job::outside::manifest::changes::{Changes, Touched};
 use cairn_job::outside::manifest::{
     Checkpoint, Copy, Entry, LogPosition, Manifest, State, manifest_name, manifest_path, whole_name,
 };
-use cairn_job::outside::steps::{Fate, Step};
+use cairn_job::outside::steps::Step;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -227,171 +228,6 @@ impl Ledger {
         self.carry_out_all(steps, settle)
     }
 
-    fn carry_out_all(
-        &mut self,
-        steps: &[Step],
-        settle: &mut dyn FnMut(&FilePath, Result<()>) -> Result<()>,
-    ) -> Result<()> {
-        // Copies that could not be renamed: nothing may take their places.
-        let mut kept = HashSet::new();
-        let mut has_failed = false;
-        for step in steps {
-            let path = step.path();
-            if has_failed && matches!(step, Step::Remove { .. }) {
-                // Not all of the cut is there: what lay outside before stays.
-                continue;
-            }
-            let done = match kept.contains(path) {
-                true => Err(Error::Changed { path: path.clone() }),
-                false => self.carry_out(step),
-            };
-            if let (Step::Rename { from, .. }, Err(_)) = (step, &done) {
-                kept.insert(from);
-            }
-            has_failed |= done.is_err();
-            settle(path, done)?;
-        }
-        Ok(())
-    }
-
-    /// Carries out one step, or does nothing if it is done.
-    fn carry_out(&mut self, step: &Step) -> Result<()> {
-        self.touch_parent(step.path());
-        match step {
-            Step::Remove { path } => self.remove(path),
-            Step::Entry { path, entry } => {
-                self.update(path, |known| known.clone_from(entry));
-                Ok(())
-            }
-            Step::Forget { path } => {
-                self.take(path);
-                Ok(())
-            }
-            Step::Directory { path, entry, extended } => self.make_directory(path, entry, extended),
-            Step::Rename { from, path, inode, fate } => self.rename((from, path), *inode, *fate),
-            Step::Symlink { path, entry } => self.make_symlink(path, entry),
-            Step::Place { path, entry, inode, fate } => self.place(path, entry, *inode, *fate),
-            Step::Link { from, path, entry, fate } => self.link((from, path), entry, *fate),
-            Step::Attributes { path, mode, mtime_ns, extended } => {
-                self.set_attributes(path, (*mode, *mtime_ns), extended)
-            }
-            Step::Release { path } => self.release(path),
-        }
-    }
-
-    fn remove(&mut self, path: &FilePath) -> Result<()> {
-        // A copy that is not ours any more stays. Its entry is dropped either way.
-        if let Some((entry, _)) = self.find_ours(path)? {
-            match entry.kind {
-                Kind::Directory => self.destination.remove_directory(path)?,
-                Kind::File | Kind::Symlink => self.destination.remove_file(path)?,
-            }
-        }
-        self.take(path);
-        Ok(())
-    }
-
-    fn make_directory(
-        &mut self,
-        path: &FilePath,
-        entry: &Entry,
-        extended: &Extended,
-    ) -> Result<()> {
-        self.require_name(path, Kind::Directory)?;
-        self.destination.make_directory(path, entry.mode)?;
-        let carried = match extended.is_empty() {
-            true => None,
-            false => extended.carried(self.destination.set_extended(path, extended)?),
-        };
-        // The owner keeps all rights: otherwise nothing more could be drained into it.
-        self.destination.set_attributes(path, entry.mode | 0o700, entry.mtime_ns)?;
-        self.put(path.clone(), Entry { extended: carried, ..entry.clone() });
-        Ok(())
-    }
-
-    fn rename(
-        &mut self,
-        (from, path): (&FilePath, &FilePath),
-        inode: u64,
-        fate: Fate,
-    ) -> Result<()> {
-        let Some(entry) = self.entry(from).cloned() else { return Ok(()) };
-        let (here, there) = (self.destination.look(from)?, self.destination.look(path)?);
-        if !is_moved(&entry, self.entry(path), inode, (here, there)) {
-            if !here.is_some_and(|here| entry.is_ours(&here) && here.inode == inode) {
-                self.take(from);
-                return Err(Error::Changed { path: path.clone() });
-            }
-            self.require_name(path, Kind::File)?;
-            if fate == Fate::Whole && self.is_ours(path)? {
-                self.keep_whole(path)?;
-            }
-            self.touch_parent(from);
-            self.destination.rename(from, path)?;
-        }
-        if fate == Fate::Whole {
-            self.note_whole(path)?;
-        }
-        self.take(from);
-        self.put(path.clone(), entry);
-        Ok(())
-    }
-
-    fn make_symlink(&mut self, path: &FilePath, entry: &Entry) -> Result<()> {
-        let target = entry.target.as_ref().map(|target| &target.0[..]).unwrap_or_default();
-        let is_there = self.destination.look(path)?.is_some_and(|found| entry.is_ours(&found))
-            && self.destination.read_link(path).is_ok_and(|found| found == target);
-        if !is_there {
-            self.require_name(path, Kind::Symlink)?;
-            self.destination.make_symlink(path, target, entry.mtime_ns)?;
-        }
-        self.put(path.clone(), entry.clone());
-        Ok(())
-    }
-
-    fn place(&mut self, path: &FilePath, entry: &Entry, inode: u64, fate: Fate) -> Result<()> {
-        let found = self.destination.look(path)?;
-        if found.is_none_or(|found| found.inode != inode) {
-            if self.destination.inode_on_shelf(path)? != Some(inode) {
-                return Err(Error::Changed { path: path.clone() });
-            }
-            self.require_name(path, Kind::File)?;
-            if self.is_ours(path)? {
-                match fate {
-                    Fate::Gone => {}
-                    Fate::Whole => self.keep_whole(path)?,
-                    Fate::Spare => self.destination.set_spare(path)?,
-                }
-            }
-            match self.needs_free_name(path)? {
-                true => self.destination.publish_new(path)?,
-                false => self.destination.publish(path)?,
-            }
-        }
-        if fate == Fate::Whole {
-            self.note_whole(path)?;
-        }
-        self.put(path.clone(), entry.clone());
-        Ok(())
-    }
-
-    /// Gives the copy at `path` a name in the directory for last whole versions, too.
-    fn keep_whole(&self, path: &FilePath) -> Result<()> {
-        self.destination.keep_below(path, &whole_name(&self.manifest.job))
-    }
-
-    /// Enters the copy that `path` had, if it is in the directory for last whole versions.
-    fn note_whole(&mut self, path: &FilePath) -> Result<()> {
-        let Some(entry) = self.entry(path).cloned() else { return Ok(()) };
-        let place = self.destination.place_below(path, &whole_name(&self.manifest.job))?;
-        if self.destination.look_at_place(&place)?.is_some_and(|found| entry.is_ours(&found)) {
-            self.dirty = true;
-            self.touched.whole.insert(path.clone());
-            self.manifest.whole.insert(path.clone(), entry);
-        }
-        Ok(())
-    }
-
     /// Opens the last version of a file that was closed in order, if it is here: in its place, or
     /// where it is kept. Returns also its description and its full path. None if it is gone: the
     /// user may have removed it. Errors: it cannot be opened.
@@ -415,97 +251,6 @@ impl Ledger {
             Ok(file) => Ok(Some((copy, file, self.destination.full_path(path)))),
             Err(error) if is_gone(&error) => Ok(None),
             Err(error) => Err(error),
-        }
-    }
-
-    /// Removes the last whole version of a file, unless what has its name is still not whole.
-    fn release(&mut self, path: &FilePath) -> Result<()> {
-        let here = self.entry(path).filter(|entry| entry.kind == Kind::File);
-        if here.is_none_or(|entry| entry.state == State::Drained && !entry.unclosed) {
-            self.destination.remove_below(path, &whole_name(&self.manifest.job))?;
-            if self.manifest.whole.remove(path).is_some() {
-                self.dirty = true;
-                self.touched.whole.insert(path.clone());
-            }
-        }
-        Ok(())
-    }
-
-    fn link(
-        &mut self,
-        (from, path): (&FilePath, &FilePath),
-        entry: &Entry,
-        fate: Fate,
-    ) -> Result<()> {
-        let Some((_, source)) = self.find_ours(from)? else {
-            return Err(Error::Changed { path: path.clone() });
-        };
-        // A turn that was cut off may have made it: as a name of the file, or as a copy of it.
-        let is_new = self.entry(path).is_none();
-        let is_it = |it: &Found| it.inode == source.inode || is_new && entry.is_ours(it);
-        if !self.destination.look(path)?.as_ref().is_some_and(is_it) {
-            self.require_name(path, Kind::File)?;
-            if fate == Fate::Whole && self.is_ours(path)? {
-                self.keep_whole(path)?;
-            }
-            self.destination.link(from, path)?;
-        }
-        if fate == Fate::Whole {
-            self.note_whole(path)?;
-        }
-        self.put(path.clone(), entry.clone());
-        Ok(())
-    }
-
-    fn set_attributes(
-        &mut self,
-        path: &FilePath,
-        (mode, mtime_ns): (u32, i64),
-        extended: &Extended,
-    ) -> Result<()> {
-        let there = self.destination.look(path)?;
-        // A turn that was cut off may have set them already.
-        let is_ours = |entry: &Entry, found: &Found| {
-            entry.is_ours(found) || entry.with_attributes(mode, mtime_ns).is_ours(found)
-        };
-        let found = self.entry(path).cloned().zip(there);
-        let Some((entry, found)) = found.filter(|(entry, found)| is_ours(entry, found)) else {
-            // Somebody changed or removed the copy: the next pass makes another one.
-            self.take(path);
-            return Err(Error::Changed { path: path.clone() });
-        };
-        let all = if entry.kind == Kind::Directory { 0o700 } else { 0 };
-        let is_other = has_other(extended, entry.extended);
-        // A copy with other names would get an inode of its own again.
-        let is_set = found.mode == mode | all
-            && same_time(mtime_ns, found.mtime_ns)
-            && (!is_other || self.destination.extended(path) == *extended);
-        let carried = match (is_other, is_set) {
-            (false, _) => entry.extended,
-            (true, true) => extended.carried(true),
-            (true, false) => extended.carried(self.destination.set_extended(path, extended)?),
-        };
-        if !is_set {
-            self.destination.set_attributes(path, mode | all, mtime_ns)?;
-        }
-        self.update(path, |entry| {
-            (entry.mode, entry.mtime_ns, entry.extended) = (mode, mtime_ns, carried);
-        });
-        Ok(())
-    }
-
-    /// Prepares the name for something of the job. Errors: `Reserved`, `Taken`.
-    fn require_name(&mut self, path: &FilePath, kind: Kind) -> Result<()> {
-        if self.destination.mapping().is_reserved(path) {
-            return Err(Error::Reserved { path: path.clone() });
-        }
-        self.set_aside_existing(path, kind)?;
-        let is_free = kind == Kind::Directory
-            || !self.needs_free_name(path)?
-            || self.destination.look(path)?.is_none();
-        match is_free {
-            true => Ok(()),
-            false => Err(Error::Taken { path: self.destination.full_path(path) }),
         }
     }
 
@@ -624,28 +369,40 @@ impl Ledger {
     /// another job may have come since this one began. Errors: another job owns the directory, or
     /// another store of the job drains there now.
     fn claim(&mut self) -> Result<()> {
+        if self.has_manifest()? {
+            return Ok(());
+        }
+        let path = manifest_path(&self.manifest.job);
+        (self.manifest.complete, self.manifest.everything) = (false, false);
+        self.manifest.log = None;
+        match self.destination.look(&path)?.is_none() && !self.is_shared {
+            true => ownership::write_claim(&self.destination, &self.manifest)?,
+            false => manifest_file::commit(&self.manifest, &self.destination)?,
+        }
+        manifest_log::sweep(&self.destination, &self.manifest.job, None);
+        self.on_disk = self.destination.look(&path)?;
+        Ok(())
+    }
+
+    /// Whether the manifest that this ledger wrote or read last is there. If not, or if somebody
+    /// else of the store has written it, its log is not gone on with. Errors: another store of the
+    /// job has replaced it.
+    fn has_manifest(&mut self) -> Result<bool> {
         let path = manifest_path(&self.manifest.job);
         let now = self.destination.look(&path)?;
         if self.on_disk.is_some() && self.on_disk == now {
-            return Ok(());
+            return Ok(true);
         }
-        let full = self.destination.full_path(&path);
-        if self.on_disk.is_some() && now.is_some() {
-            let there = manifest_file::read(&self.destination, &self.manifest.job)?;
-            if there.is_some_and(|there| there.store != self.manifest.store) {
-                return Err(Error::Superseded { path: full });
-            }
-        } else {
-            (self.manifest.complete, self.manifest.everything) = (false, false);
-            (self.manifest.log, self.log) = (None, None);
-            match now.is_none() && !self.is_shared {
-                true => ownership::write_claim(&self.destination, &self.manifest)?,
-                false => manifest_file::commit(&self.manifest, &self.destination)?,
-            }
-            manifest_log::sweep(&self.destination, &self.manifest.job, None);
+        self.log = None;
+        if self.on_disk.is_none() || now.is_none() {
+            return Ok(false);
         }
-        self.on_disk = self.destination.look(&path)?;
-        Ok(())
+        let there = manifest_file::read(&self.destination, &self.manifest.job)?;
+        if there.is_some_and(|there| there.store != self.manifest.store) {
+            return Err(Error::Superseded { path: self.destination.full_path(&path) });
+        }
+        self.on_disk = now;
+        Ok(true)
     }
 
     /// Enters the checkpoints of the store that are here. Checkpoints of earlier stores, and those
@@ -716,7 +473,7 @@ impl Ledger {
         if self.prepare()? {
             let touched = self.touched.len();
             match &mut self.log {
-                Some((log, left)) if touched <= *left => {
+                Some((log, left)) if touched <= *left && log.has_name() => {
                     log.append(&Changes::of(&self.manifest, &self.touched, &self.written))?;
                     *left -= touched;
                     self.note_written();
@@ -736,8 +493,16 @@ impl Ledger {
         self.end_turn()
     }
 
+    /// Writes the manifest as one file if a log continues it, and no turn is under way.
+    pub fn fold(&mut self) -> Result<()> {
+        match self.manifest.log.is_some() && !self.is_turning && self.has_manifest()? {
+            true => self.write(false),
+            false => Ok(()),
+        }
+    }
+
     /// Makes the names in the directory durable if the manifest is to be written. Returns whether
-    /// it is.
+    /// it is. Errors: also those of `has_manifest`.
     fn prepare(&mut self) -> Result<bool> {
         let without_modes = self.lacks_modes();
         self.dirty |= self.manifest.without_modes != without_modes;
@@ -746,6 +511,7 @@ impl Ledger {
         if !self.dirty || !self.has_drained {
             return Ok(false);
         }
+        self.has_manifest()?;
         while let Some(directory) = self.unsynchronised.last() {
             self.destination.synchronise(directory)?;
             self.unsynchronised.pop_last();
@@ -756,8 +522,10 @@ impl Ledger {
     /// Replaces the manifest on disk, which a log continues from then on if it `is_to_have_log`.
     fn write(&mut self, is_to_have_log: bool) -> Result<()> {
         self.log = None;
-        let (turn, store) = (self.manifest.turn, &self.manifest.store);
-        let name = is_to_have_log.then(|| format!("{turn}-{store}"));
+        let name = format!("{}-{}", self.manifest.turn, self.manifest.store);
+        // The log in use stays as it is until the manifest goes on without it.
+        let is_free = self.manifest.log.as_ref() != Some(&name);
+        let name = Some(name).filter(|_| is_to_have_log && is_free);
         let begin = |name: &String| ManifestLog::begin(&self.destination, &self.manifest, name);
         let log = name.as_ref().map(begin).transpose()?;
         let log = log.map(|log| (log, self.manifest.files.len()));
@@ -788,30 +556,6 @@ impl Ledger {
             false => Ok(()),
         }
     }
-}
-
-/// Whether the copy of `entry`, with this inode, has been renamed already: what was found at its
-/// names, before and after, tells. A later step may have given it other attributes, and an inode of
-/// its own by that; what had the name before, which `earlier` describes, is not it.
-fn is_moved(
-    entry: &Entry,
-    earlier: Option<&Entry>,
-    inode: u64,
-    (here, there): (Option<Found>, Option<Found>),
-) -> bool {
-    let Some(there) = there else { return false };
-    let is_at_both = here.is_some_and(|here| here.inode == inode);
-    let is_like_it = || {
-        let is_other = earlier.is_none_or(|earlier| !earlier.is_ours(&there));
-        let bytes = entry.copy().map(|copy| copy.bytes);
-        let is_gone = here.is_none_or(|here| here.inode != inode && !entry.is_ours(&here));
-        is_gone && is_other && there.kind == Some(Kind::File) && bytes == Some(there.bytes)
-    };
-    inode != 0 && !is_at_both && (there.inode == inode || is_like_it())
-}
-
-fn has_other(extended: &Extended, carried: Option<Carried>) -> bool {
-    extended.carried(carried.is_none_or(|carried| carried.kept)) != carried
 }
 
 /// Sets the modes of directories whose owner lacks rights in the store: to exactly those, or to all

@@ -17,7 +17,7 @@ use cairn_job::outside::manifest::{Manifest, is_log_name, log_name};
 use cairn_platform::checksum::crc32c;
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 
 /// Length of the line before the text of a record.
@@ -45,6 +45,11 @@ impl ManifestLog {
         let name = log_path(&manifest.job, log);
         let file = destination.create_file(&name, 0o644)?;
         Ok(ManifestLog { file, path: destination.full_path(&name), bytes: 0 })
+    }
+
+    /// Whether it still has its name: whoever tidies up may have removed it.
+    pub fn has_name(&self) -> bool {
+        self.file.metadata().is_ok_and(|found| found.nlink() > 0)
     }
 
     /// Adds a record, durably. Errors: it cannot be written, and the log is as before.
@@ -184,7 +189,7 @@ mod tests {
     #[test]
     fn log_that_ends_anywhere_shows_the_records_that_were_written_whole() {
         let (directory, destination, states) = sample("log-cut");
-        let file = directory.join("cairn-manifest.melt.0-0123.log");
+        let file = directory.join("cairn-manifest.melt.0-0123.changes");
         let text = std::fs::read(&file).expect("reads");
         let mut ends = Vec::new();
         let mut rest = &text[..];
@@ -211,7 +216,7 @@ mod tests {
     #[test]
     fn bit_of_a_log_that_flips_is_damage_and_so_is_a_log_that_is_gone() {
         let (directory, destination, states) = sample("log-flip");
-        let file = directory.join("cairn-manifest.melt.0-0123.log");
+        let file = directory.join("cairn-manifest.melt.0-0123.changes");
         let text = std::fs::read(&file).expect("reads");
         assert_eq!(replayed(&destination, &states[0]).expect("is read"), states[3]);
         for bit in 0..text.len() * 8 {

@@ -1,9 +1,9 @@
-//! Exclusive use of a store: creates, resumes and removes it.
+//! Obtains a claim of a store for a run: makes the store, or resumes the one that is there.
 //!
-//! Invariant: one `cairn run` at a time uses a store (`run.lock`). What a failed attempt created is
-//! removed. A store is removed only after its agent has ended, so that nobody drains files that are
-//! being removed. A run that holds the lock marks it as a run's. Any other holder only looks at the
-//! store or removes it; a run waits for such a holder, however long that takes on a busy machine.
+//! Must stay true: what a failed attempt made is removed. Nothing runs on a namespace that was not
+//! checked.
+//!
+//! Does not lock or remove stores; `claim.rs` does.
 
 use cairn_agent::model::directory_id::DirectoryId;
 use cairn_agent::model::job::{AGENT_LOCK, DeviceKind, JOB_FORMAT, Job, Scope, TierSpec};
@@ -22,12 +22,9 @@ use cairn_device::{Store, TierPlace};
 use cairn_job::file::mapping::Mapping;
 use cairn_job::outside::manifest::{LogPosition, Manifest};
 use cairn_posix::process::rank;
-use std::cell::OnceCell;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
-
-use crate::store::creation::{is_blank, is_described};
 
 use crate::claim::{Claim, lock as lock_for_run, random_bytes, random_hex};
 use crate::create::claimed_tiers::{self, ClaimedTiers};
@@ -42,6 +39,7 @@ use crate::settings::input_options::InputRequest;
 use crate::settings::resume_option::Resume;
 use crate::settings::space::check_quota;
 use crate::size;
+use crate::store::creation::{is_blank, is_described};
 use crate::store::{NODE, OpenStore, Roots, refuse, removal, survey, tier};
 
 /// Maximum number of attempts to enter a store that other commands remove meanwhile.
@@ -115,7 +113,7 @@ impl Claim {
     /// fails, what is staged stays for the next attempt; but a new store is removed if it is empty,
     /// or too small for its inputs.
     fn with_inputs(self, request: &Request, entrance: &Entrance<'_>) -> Result<Claim> {
-        if lock::is_shared(&self.lock) {
+        if lock::is_shared(self.lock()) {
             return Ok(self);
         }
         let staged = self.check_sources(&request.inputs).and_then(|()| {
@@ -176,7 +174,7 @@ impl Claim {
             crate::request::checked_persist(persist)?;
             check_persist(persist, &store.job)?;
         }
-        let mut claim = Claim { store, is_new: false, lock, locks: OnceCell::new() };
+        let mut claim = Claim::of(store, false, lock);
         let device_store = Store::open(directory).map_err(refuse)?;
         let mut taken = ClaimedTiers::default();
         if device_store.namespaces().map_err(refuse)?.is_empty() {
@@ -186,7 +184,7 @@ impl Claim {
         } else {
             taken.take_over(&claim.store.job, request)?;
         }
-        let joins = lock::is_shared(&claim.lock);
+        let joins = lock::is_shared(claim.lock());
         if !joins {
             claim.renew(roots, &device_store, request)?;
         }
@@ -249,11 +247,11 @@ impl Claim {
 
     /// Records the new run and its changed options. A run that joins others is not counted.
     fn begin_run(&mut self, request: &Request, command: &[String]) -> Result<()> {
-        if request.runs_program && !lock::is_shared(&self.lock) {
+        if request.runs_program && !lock::is_shared(self.lock()) {
             self.note_run()?;
         }
         let mut job = self.store.job.clone();
-        job.runs += u64::from(request.runs_program && !lock::is_shared(&self.lock));
+        job.runs += u64::from(request.runs_program && !lock::is_shared(self.lock()));
         job.pending = job.pending.or_else(|| Job::executable(command));
         if !request.checkpoint.is_default() {
             job.checkpoint = request.checkpoint.clone();
@@ -328,7 +326,7 @@ impl Claim {
         let made = announced.and_then(|()| Ok(job.save(&directory)?)).and_then(|()| {
             (entrance.sign)(&directory)?;
             let store = OpenStore::open(&directory)?;
-            Ok(Claim { store, is_new: true, lock, locks: OnceCell::new() })
+            Ok(Claim::of(store, true, lock))
         });
         let made = made.and_then(|mut claim| {
             let made = claim.make_namespace(roots, &device_store, request);

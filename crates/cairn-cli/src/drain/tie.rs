@@ -51,7 +51,7 @@ pub fn tie_files(
             ledger.update(path, |entry| entry.damaged = false);
         }
     }
-    ledger.commit()?;
+    ledger.commit_whole()?;
     let is_file = |(path, node): &(&FilePath, &Node)| node.kind == Kind::File && is_meant(path);
     mark_drained(volumes, &trees, &is_file);
     Ok(())

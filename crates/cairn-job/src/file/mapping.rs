@@ -97,7 +97,9 @@ fn is_ours(place: &FilePath) -> bool {
         return true;
     }
     match first.strip_prefix(b"cairn-manifest.") {
-        Some(rest) => [&b".json"[..], b".log", b".timeline"].iter().any(|own| rest.ends_with(own)),
+        Some(rest) => {
+            [&b".json"[..], b".changes", b".timeline"].iter().any(|own| rest.ends_with(own))
+        }
         None => first.starts_with(b".cairn-") && first != ASIDE,
     }
 }

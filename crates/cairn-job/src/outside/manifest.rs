@@ -22,7 +22,7 @@ use crate::checkpoint::name::Family;
 use crate::checkpoint::sets::Member;
 use crate::file::extended::Carried;
 use crate::file::json_text::{
-    read_checksum, read_mode, read_time, write_checksum, write_mode, write_time,
+    read_checksum, read_mode, read_number, read_time, write_checksum, write_mode, write_time,
 };
 use crate::file::mapping::Mapping;
 use crate::file::node::{Kind, Node};
@@ -43,13 +43,13 @@ pub fn manifest_name(job: &str) -> String {
 
 /// Name of the log that continues the manifest of `job` and is called `log` there.
 pub fn log_name(job: &str, log: &str) -> String {
-    format!("cairn-manifest.{job}.{log}.log")
+    format!("cairn-manifest.{job}.{log}.changes")
 }
 
 /// Whether a name is that of a log of the manifest of `job`.
 pub fn is_log_name(name: &[u8], job: &str) -> bool {
     let begin = format!("cairn-manifest.{job}.");
-    let middle = name.strip_prefix(begin.as_bytes()).and_then(|it| it.strip_suffix(b".log"));
+    let middle = name.strip_prefix(begin.as_bytes()).and_then(|it| it.strip_suffix(b".changes"));
     middle.is_some_and(|middle| !middle.contains(&b'.'))
 }
 
@@ -200,7 +200,7 @@ pub struct Manifest {
     #[serde(default, skip_serializing_if = "Mapping::is_empty")]
     pub map: Mapping,
     /// Number of the turn that brought the last cut, see `journal.rs`.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "read_number")]
     pub turn: u64,
     /// What the log that continues it is called: the turn after which it begins, and the store, see
     /// [`log_name`]. None if it is whole.
@@ -421,6 +421,10 @@ impl Entry {
         }
     }
 
+    fn lacks_checksum(&self) -> bool {
+        (self.kind, self.state, self.crc32c) == (Kind::File, State::Drained, None)
+    }
+
     /// Whether an earlier store of the job left it and this store has not attached it.
     pub fn is_of_earlier_store(&self) -> bool {
         self.detached && self.inode == 0
@@ -513,6 +517,13 @@ struct Line<P, E> {
     entry: E,
 }
 
+impl Line<FilePath, Entry> {
+    /// Returns the error of an entry that is drained and has no checksum.
+    fn without_checksum<E: serde::de::Error>(&self) -> E {
+        E::custom(format_args!("{} is drained and has no checksum", self.path))
+    }
+}
+
 fn write_files<S: Serializer>(
     files: &BTreeMap<FilePath, Entry>,
     serializer: S,
@@ -524,11 +535,8 @@ fn read_files<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<FilePath, Entry>, D::Error> {
     let lines = Vec::<Line<FilePath, Entry>>::deserialize(deserializer)?;
-    let lacks_checksum = |entry: &Entry| {
-        (entry.kind, entry.state, entry.crc32c) == (Kind::File, State::Drained, None)
-    };
-    if let Some(Line { path, .. }) = lines.iter().find(|line| lacks_checksum(&line.entry)) {
-        return Err(D::Error::custom(format_args!("{path} is drained and has no checksum")));
+    if let Some(line) = lines.iter().find(|line| line.entry.lacks_checksum()) {
+        return Err(line.without_checksum());
     }
     Ok(lines.into_iter().map(|line| (line.path, line.entry)).collect())
 }

@@ -391,6 +391,40 @@ fn log_of_an_earlier_store_stays_until_the_manifest_is_written_without_it() {
     assert_eq!(log(), Some(before));
 }
 
+/// Mechanism: the agent went on in a log that had no name any more. Consequence: a user who tidied
+/// up had a manifest that cannot be read, or none, once the node was lost. Fix: the agent looks
+/// whether both are there, and writes the manifest whole if they are not.
+#[test]
+fn manifest_or_log_that_somebody_removes_is_there_again_after_the_next_pass() {
+    let ours = |world: &World| -> Vec<PathBuf> {
+        let entries = fs::read_dir(world.out()).expect("lists").flatten();
+        let names = entries.map(|entry| entry.path());
+        let is_ours = |path: &PathBuf| path.to_string_lossy().contains("cairn-manifest.job.");
+        let mut names: Vec<PathBuf> = names.filter(is_ours).collect();
+        names.sort();
+        names
+    };
+    for removed in [&[0][..], &[1], &[0, 1]] {
+        let world = World::changed(&Mapping::default());
+        let mut drainer = Drainer::new(&world.store(), world.job.clone());
+        let volumes = [Arc::clone(&world.volume)];
+        let mut pass = || drainer.pass(&volumes, true, Reason::Routine, &Meter::default());
+        pass().expect("drains");
+        let names = ours(&world);
+        assert_eq!(names.len(), 2, "manifest and log: {names:?}");
+        removed.iter().for_each(|at| fs::remove_file(&names[*at]).expect("removes"));
+        world.write("more", 1, "more");
+        pass().expect("drains");
+        let there = manifest_file::load(&mut world.destination(), &world.job.job);
+        let there = there.expect("is whole").expect("is there");
+        assert!(there.has_copy(&path("more")) && there.has_copy(&path("state")), "{removed:?}");
+        drainer.fold_manifest().expect("is written");
+        assert_eq!(ours(&world), names[1..], "the agent that ends leaves one file");
+        let folded = manifest_file::load(&mut world.destination(), &world.job.job);
+        assert_eq!(folded.expect("loads").expect("is there").files, there.files);
+    }
+}
+
 #[test]
 fn what_an_agent_that_died_has_placed_goes_when_the_program_removes_it() {
     after_each_death(|world, when| {
@@ -637,15 +671,24 @@ fn store_that_another_one_of_the_job_has_replaced_changes_nothing_more() {
     world.write("state", 1, "first");
     let mut drainer = Drainer::new(&world.store(), world.job.clone());
     let volumes = [Arc::clone(&world.volume)];
-    let mut pass = || drainer.pass(&volumes, true, Reason::Routine, &Meter::default());
-    pass().expect("drains");
+    drainer.pass(&volumes, true, Reason::Routine, &Meter::default()).expect("drains");
     let mut job = world.job.clone();
     job.store = "another".to_string();
     let mut ledger = Ledger::open(&world.out(), &job).expect("opens");
     ledger.set_pending(Some("newer".to_string()));
     ledger.commit().expect("commits");
+    // Also where nothing is to be copied: a manifest is all that a pass could write.
+    let text = || fs::read(world.out().join("cairn-manifest.job.json")).expect("reads");
+    let newer = text();
+    let mut older = drainer.ledger.take().expect("is open");
+    older.set_pending(Some("older".to_string()));
+    let error = older.commit().expect_err("it is not ours any more");
+    assert!(error.to_string().contains("another run of the job"), "{error}");
+    assert_eq!(text(), newer);
+    drainer.ledger = Some(older);
     world.write("state", 2, "second");
-    let error = pass().map(drop).expect_err("it is not ours any more");
+    let pass = drainer.pass(&volumes, true, Reason::Routine, &Meter::default());
+    let error = pass.map(drop).expect_err("it is not ours any more");
     assert!(error.to_string().contains("another run of the job"), "{error}");
     assert_eq!(fs::read_to_string(world.out().join("state")).expect("reads"), "first");
 }

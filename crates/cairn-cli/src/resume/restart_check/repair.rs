@@ -380,7 +380,7 @@ impl<'a> Repair<'a> {
         let Some(obstacle) = obstacle else { return Ok(true) };
         if obstacle.is_damage {
             // The error is ignored: the entry is only a hint to others.
-            let _ = ledger.commit();
+            let _ = ledger.commit_whole();
         }
         self.say(&obstacle.reason);
         building::clear(self.volumes);

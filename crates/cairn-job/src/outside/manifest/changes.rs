@@ -4,6 +4,7 @@
 //! manifest in memory. Owner, store, mount and mapping do not change while one agent writes.
 
 use super::{Checkpoint, Entry, Line, LogPosition, Manifest};
+use crate::file::json_text::read_number;
 use crate::file::path::FilePath;
 use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,7 @@ impl Touched {
 /// Changes of a manifest: a record of its log.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changes {
+    #[serde(deserialize_with = "read_number")]
     turn: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     position: Option<LogPosition>,
@@ -53,7 +55,7 @@ pub struct Changes {
 #[serde(rename_all = "lowercase")]
 enum Place {
     /// One of the list before, by its index there, and its place in the order now.
-    Kept(usize, u64),
+    Kept(usize, #[serde(deserialize_with = "read_number")] u64),
     /// Another one.
     New(Checkpoint),
 }
@@ -87,7 +89,8 @@ impl Changes {
         }
     }
 
-    /// Makes these changes in `manifest`. Errors: they are not of this manifest.
+    /// Makes these changes in `manifest`. Errors: they are not of this manifest; a file is drained
+    /// and has no checksum.
     pub fn apply(self, manifest: &mut Manifest) -> serde_json::Result<()> {
         if let Some(places) = self.checkpoints {
             let known = |place: Place| match place {
@@ -110,6 +113,9 @@ impl Changes {
         {
             for change in changes {
                 match change {
+                    Change::Entry(line) if line.entry.lacks_checksum() => {
+                        return Err(line.without_checksum());
+                    }
                     Change::Entry(line) => drop(entries.insert(line.path, line.entry)),
                     Change::Gone { gone } => drop(entries.remove(&gone)),
                 }
@@ -212,6 +218,20 @@ mod tests {
             assert_eq!(found, now, "round {round}");
             before = now;
         }
+        let refused = |text: &str| {
+            let read = serde_json::from_str::<Changes>(text);
+            read.and_then(|read| read.apply(&mut Manifest::new("melt", "0123", "/cairn")))
+                .expect_err("is refused");
+        };
+        let head = r#""complete":true,"everything":false,"without_modes":false,"whole":[]"#;
+        let entry = r#"{"path":"f","kind":"file","state":"drained","inode":1,"version":1,
+            "mode":"0644","mtime":"0.000000000","bytes":1}"#;
+        refused(&format!(r#"{{"turn":1,{head},"files":[{entry}]}}"#));
+        refused(&format!(r#"{{"turn":{},{head},"files":[]}}"#, u64::MAX));
+        refused(&format!(
+            r#"{{"turn":1,{head},"files":[],"checkpoints":[{{"kept":[0,{}]}}]}}"#,
+            u64::MAX
+        ));
         let of_another = Changes::of(&before, &Touched::default(), &[]);
         let kept = Place::Kept(0, 1);
         let changes = Changes { checkpoints: Some(vec![kept]), ..of_another };
